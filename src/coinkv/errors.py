@@ -1,0 +1,76 @@
+"""The one exception family: each error says what was wrong, where, and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+
+class CoinKVError(Exception):
+    """Base of every error coinkv raises on purpose.
+
+    Args:
+        what: what was wrong, in one sentence without a final full stop.
+        where: the file, model or option concerned.
+        hint: what to do about it, in one sentence without a final full stop.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(
+        self, what: str, *, where: str | Path | None = None, hint: str | None = None
+    ) -> None:
+        self.what = what
+        self.where = None if where is None else str(where)
+        self.hint = hint
+        super().__init__(what, self.where, hint)
+
+    def __str__(self) -> str:
+        line = self.what if self.where is None else f"{self.where}: {self.what}"
+        line = line if self.hint is None else f"{line}; {self.hint}"
+        return " ".join(line.split())
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.what, self.where, self.hint))
+
+
+def _rebuild(kind: type[CoinKVError], what: str, where: str | None, hint: str | None) -> CoinKVError:
+    return kind(what, where=where, hint=hint)
+
+
+class InputError(CoinKVError):
+    """Something the caller gave cannot be used as given (CLI exit code 2)."""
+
+    exit_code = 2
+
+
+class DocumentError(InputError):
+    """A document cannot be read as text."""
+
+
+class ModelNotFoundError(InputError):
+    """No model by this name or at this path."""
+
+
+class UnsupportedModelError(InputError):
+    """The gate refused a model: its KV cannot be moved exactly."""
+
+
+class IndexNotFoundError(InputError):
+    """A folder holds no index, or an unfinished one."""
+
+
+class IndexMismatchError(InputError):
+    """An index was built by another model, embedder or format version."""
+
+
+class EndpointError(CoinKVError):
+    """An OpenAI-compatible endpoint could not be used."""
+
+
+class StorageError(CoinKVError):
+    """Reading or writing storage failed: no space left, no permission, a broken disk."""
+
+
+class CorruptBlockError(CoinKVError):
+    """A stored block is damaged; it can be recomputed from its text."""
