@@ -34,7 +34,9 @@ class CoinKVError(Exception):
         return (_rebuild, (type(self), self.what, self.where, self.hint))
 
 
-def _rebuild(kind: type[CoinKVError], what: str, where: str | None, hint: str | None) -> CoinKVError:
+def _rebuild(
+    kind: type[CoinKVError], what: str, where: str | None, hint: str | None
+) -> CoinKVError:
     return kind(what, where=where, hint=hint)
 
 

@@ -1,0 +1,1 @@
+"""The algebra of KV blocks: slice, move, join. Pure tensors, no model."""

@@ -1,0 +1,1 @@
+"""A Hugging Face causal language model behind the algebra of KV blocks."""

@@ -1,0 +1,90 @@
+"""The backbone: a decoder language model and its tokenizer, with what KV reuse must know of them."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from coinkv.errors import InputError
+from coinkv.kv.block import KVShape
+from coinkv.kv.rope import Rope
+from coinkv.tokens import Tokenized
+
+
+@dataclass(frozen=True, eq=False)
+class Backbone:
+    """A loaded model, ready for `fill`.
+
+    Made by `coinkv.model.pretrained.load`, which also measures `rope` and runs the gate.
+
+    Attributes:
+        name: the name or path it was loaded by.
+        model: the Hugging Face causal language model, in evaluation mode.
+        tokenizer: its Hugging Face tokenizer (fast).
+        text_tokenizer: the same as a `tokenizers.Tokenizer` that reads special tokens written in a
+            text as plain text: documents and questions are data.
+        shape: layers, KV heads, head size.
+        rope: the rotation measured on the model.
+        context_length: the most tokens a sequence may have (positions 0 to context_length - 1).
+        fingerprint: hex digest of all that KV depends on.
+        end_token_ids: tokens that end an answer.
+        cache_argument: the name under which this model's forward takes its cache.
+        keeps_logits: the forward takes `logits_to_keep`.
+        lock: held during a forward pass: two passes at once would fight for the same cores.
+    """
+
+    name: str
+    model: Any
+    tokenizer: Any
+    text_tokenizer: Any
+    shape: KVShape
+    rope: Rope
+    context_length: int
+    fingerprint: str
+    end_token_ids: frozenset[int]
+    cache_argument: str
+    keeps_logits: bool
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model computes."""
+        return torch.device(self.model.device)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype the model computes in, and of the KV it makes."""
+        dtype: torch.dtype = self.model.dtype
+        return dtype
+
+    def tokenize(self, text: str) -> Tokenized:
+        """Token ids of a text, without special tokens, each with its character range.
+
+        Special tokens spelled out in the text ("<|im_end|>") become ordinary tokens.
+        """
+        encoding = self.text_tokenizer.encode(text, add_special_tokens=False)
+        return Tokenized(tuple(encoding.ids), tuple(encoding.offsets))
+
+    def detokenize(self, token_ids: list[int]) -> str:
+        """The text of tokens, special tokens left out."""
+        text: str = self.text_tokenizer.decode(token_ids, skip_special_tokens=True)
+        return text
+
+    def require_room(self, tokens: int, what: str) -> None:
+        """Raise InputError when `tokens` exceed the context window."""
+        if tokens > self.context_length:
+            raise InputError(
+                f"{what} needs {tokens} tokens, the context window of {self.name} holds "
+                f"{self.context_length}",
+                hint="ask for fewer or shorter pieces",
+            )
+
+    def synchronize(self) -> None:
+        """Wait until the device has finished what was queued (for honest timing)."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        elif self.device.type == "mps":
+            torch.mps.synchronize()

@@ -1,0 +1,150 @@
+"""Decoding: from the logits behind a filled cache to text, token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from coinkv.errors import InputError
+from coinkv.model.backbone import Backbone
+from coinkv.model.fill import LiveCache, fill
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are chosen and when an answer ends.
+
+    Args:
+        max_tokens: most tokens of an answer; 0 gives none.
+        temperature: 0 is greedy; above, logits are divided by it.
+        top_p: keep the smallest set of tokens whose probabilities reach this sum, in (0, 1].
+        stop: an answer ends before the first of these strings.
+        seed: makes sampling repeatable.
+
+    Raises:
+        InputError: a value is out of range.
+    """
+
+    max_tokens: int = 64
+    temperature: float = 0.0
+    top_p: float = 1.0
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 0:
+            raise InputError(f"max_tokens is {self.max_tokens}", hint="use 0 or more")
+        if not self.temperature >= 0:
+            raise InputError(f"temperature is {self.temperature}", hint="use 0 (greedy) or more")
+        if not 0 < self.top_p <= 1:
+            raise InputError(f"top_p is {self.top_p}", hint="use a value above 0 and at most 1")
+        if "" in self.stop:
+            raise InputError("a stop string is empty", hint="leave it out")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One step of an answer: the text that became certain, its token, and why it ended, if it did."""
+
+    text: str
+    token_id: int | None
+    finish_reason: FinishReason | None = None
+
+
+def decode(
+    backbone: Backbone, cache: LiveCache, logits: torch.Tensor, sampling: Sampling
+) -> Iterator[Piece]:
+    """Continue from a filled cache until an end token, a stop string or the token limit.
+
+    Args:
+        backbone: the model.
+        cache: holds everything before the answer; grows by the answer's tokens.
+        logits: `[1, vocabulary]` behind the last cached token.
+        sampling: how to choose and when to end.
+
+    Yields:
+        pieces whose texts joined are the answer; the last one has a finish reason.
+    """
+    generator = None
+    if sampling.seed is not None:
+        generator = torch.Generator().manual_seed(sampling.seed)
+    writer = _TextWriter(backbone, sampling.stop)
+    room = min(cache.capacity, backbone.context_length) - cache.length
+    limit = min(sampling.max_tokens, room + 1)  # the last token is chosen, not computed
+    position = int(cache.positions.max()) + 1
+    for step in range(limit):
+        token = _choose(logits[-1], sampling, generator)
+        if token in backbone.end_token_ids:
+            yield Piece(writer.rest(), None, "stop")
+            return
+        text = writer.add(token)
+        if writer.stopped:
+            yield Piece(text, token, "stop")
+            return
+        if step + 1 == limit:
+            yield Piece(text + writer.rest(), token, "length")
+            return
+        yield Piece(text, token)
+        logits_or_none = fill(backbone, cache, [token], torch.tensor([position + step]))
+        logits = logits if logits_or_none is None else logits_or_none
+    yield Piece("", None, "length")
+
+
+def _choose(logits: torch.Tensor, sampling: Sampling, generator: torch.Generator | None) -> int:
+    if sampling.temperature == 0:
+        return int(logits.argmax())
+    probabilities = (logits.float().cpu() / sampling.temperature).softmax(-1)
+    if sampling.top_p < 1:
+        ordered, order = probabilities.sort(descending=True, stable=True)
+        beyond = ordered.cumsum(-1) - ordered >= sampling.top_p
+        probabilities = probabilities.index_fill(0, order[beyond], 0.0)
+    return int(torch.multinomial(probabilities, 1, generator=generator))
+
+
+class _TextWriter:
+    """Turns tokens into text that is certain: whole characters, and no beginning of a stop string."""
+
+    def __init__(self, backbone: Backbone, stop: tuple[str, ...]) -> None:
+        self._backbone, self._stop = backbone, stop
+        self._token_ids: list[int] = []
+        self._text = ""
+        self._given = 0
+        self.stopped = False
+
+    def add(self, token_id: int) -> str:
+        self._token_ids.append(token_id)
+        self._text = self._backbone.detokenize(self._token_ids)
+        cuts = [at for stop in self._stop if (at := self._text.find(stop)) >= 0]
+        if cuts:
+            self.stopped = True
+            self._text = self._text[: min(cuts)]
+            return self.rest()
+        certain = (
+            len(self._text.rstrip("\ufffd")) if self._text.endswith("\ufffd") else len(self._text)
+        )
+        return self._give(min(certain, len(self._text) - self._held()))
+
+    def rest(self) -> str:
+        return self._give(len(self._text))
+
+    def _give(self, end: int) -> str:
+        text = self._text[self._given : end]
+        self._given = max(self._given, end)
+        return text
+
+    def _held(self) -> int:
+        """Length of the text's end that may be the beginning of a stop string."""
+        return max(
+            (
+                n
+                for stop in self._stop
+                for n in range(1, len(stop))
+                if self._text.endswith(stop[:n])
+            ),
+            default=0,
+        )
