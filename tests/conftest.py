@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_models import SUPPORTED, save_tiny_model
 
 from coinkv.model.backbone import Backbone
 from coinkv.model.load import load
+from tiny_models import SUPPORTED, save_tiny_model
 
 torch.set_num_threads(min(2, os.cpu_count() or 1))
 

@@ -1,4 +1,4 @@
-"""Tiny random models of many architectures, saved as Hugging Face folders with a small tokenizer."""
+"""Tiny random models of many architectures, saved as Hugging Face folders with a tokenizer."""
 
 from __future__ import annotations
 

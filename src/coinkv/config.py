@@ -16,6 +16,6 @@ DEFAULT_K_NUGGETS = 10
 
 
 def home() -> Path:
-    """Folder for converted models and gate results: `$COINKV_HOME`, else the user's cache folder."""
+    """Folder of converted models and gate verdicts: `$COINKV_HOME`, else the user cache folder."""
     chosen = os.environ.get("COINKV_HOME")
     return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("coinkv"))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny_models import SUPPORTED, VOCABULARY
 
 from coinkv.errors import InputError
 from coinkv.kv.block import KVBlock, concat
 from coinkv.model.fill import LiveCache, fill
+from tiny_models import SUPPORTED, VOCABULARY
 
 ALL = sorted(SUPPORTED)
 

@@ -1,4 +1,4 @@
-"""RoPE as a move: the rotation that takes keys from the positions they were encoded at to others."""
+"""RoPE as a move: the rotation that takes keys from where they were encoded to elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The backbone: a decoder language model and its tokenizer, with what KV reuse must know of them."""
+"""The backbone: a decoder language model, its tokenizer, and what KV reuse must know of them."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Piece:
-    """One step of an answer: the text that became certain, its token, and why it ended, if it did."""
+    """One step of an answer: text that became certain, its token, and why the answer ended."""
 
     text: str
     token_id: int | None
@@ -107,7 +107,7 @@ def _choose(logits: torch.Tensor, sampling: Sampling, generator: torch.Generator
 
 
 class _TextWriter:
-    """Turns tokens into text that is certain: whole characters, and no beginning of a stop string."""
+    """Turns tokens into certain text: whole characters, no beginning of a stop string."""
 
     def __init__(self, backbone: Backbone, stop: tuple[str, ...]) -> None:
         self._backbone, self._stop = backbone, stop

@@ -1,5 +1,6 @@
 """Fill: the one live computation. Tokens at given positions are computed in one forward pass, each
-seeing exactly the positions before it, and their KV is written in place."""
+seeing exactly the positions before it, and their KV is written in place.
+"""
 
 from __future__ import annotations
 
@@ -152,7 +153,7 @@ def fill(
 def _mask(
     backbone: Backbone, positions: torch.Tensor, live: torch.Tensor, slots: torch.Tensor
 ) -> torch.Tensor | None:
-    """Additive mask `[1, 1, n, length]` by position; None where plain causal attention is the same."""
+    """Additive mask `[1, 1, n, length]` by position; None where causal attention is the same."""
     n, length = len(live), len(positions)
     in_order = bool((slots == torch.arange(length - n, length)).all()) and bool(
         (live[1:] > live[:-1]).all()

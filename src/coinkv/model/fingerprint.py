@@ -1,4 +1,4 @@
-"""The fingerprint: a digest of all that KV depends on, so that KV of another model never matches."""
+"""The fingerprint: digest of all that KV depends on, so that another model never matches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gate: measures on the model itself that its KV can be moved exactly, and refuses otherwise."""
+"""The gate: measures on the model itself that its KV moves exactly, and refuses otherwise."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class GateReport:
 
 
 def probe_ids(text_tokens: tuple[int, ...]) -> tuple[int, ...]:
-    """The tokens a model is probed with: `PROBE_TOKENS` of them, repeated if the text is shorter."""
+    """The tokens a model is probed with: `PROBE_TOKENS`, repeated where the text is shorter."""
     repeats = -(-PROBE_TOKENS // max(1, len(text_tokens)))
     return (text_tokens * repeats)[:PROBE_TOKENS]
 

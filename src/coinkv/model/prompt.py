@@ -1,5 +1,6 @@
 """The prompt: the model's chat template, split once into the prefix that is cached, the place of
-the evidence, and the suffix that is computed for every question."""
+the evidence, and the suffix that is computed for every question.
+"""
 
 from __future__ import annotations
 

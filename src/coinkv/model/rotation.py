@@ -9,7 +9,7 @@ from typing import Any, get_args
 import torch
 
 from coinkv.errors import UnsupportedModelError
-from coinkv.kv.block import KVBlock, KVShape
+from coinkv.kv.block import KVBlock
 from coinkv.kv.rope import Layout, Rope
 
 
@@ -37,8 +37,8 @@ class Probe:
                 use_cache=True,
             )
         layers = getattr(output.get(self.cache_argument), "layers", None) or ()
-        keys = [getattr(layer, "keys", None) for layer in layers]
-        values = [getattr(layer, "values", None) for layer in layers]
+        keys: list[Any] = [getattr(layer, "keys", None) for layer in layers]
+        values: list[Any] = [getattr(layer, "values", None) for layer in layers]
         shapes = {None if t is None else tuple(t.shape) for t in (*keys, *values)}
         if not layers or None in shapes:
             raise self.refusal("not every layer keeps keys and values (recurrent or linear layers)")
@@ -109,8 +109,8 @@ def measure_rotation(probe: Probe, offset: int = 61, tolerance: float = 0.02) ->
     worst, rope = best if best is not None else (float("inf"), None)
     if rope is None or not worst <= tolerance:
         raise probe.refusal(
-            f"keys encoded {offset} positions later differ from rotated ones by {worst:.2g} of their "
-            f"size in some layer (allowed {tolerance:g})"
+            f"keys encoded {offset} positions later differ from rotated ones by {worst:.2g} of "
+            f"their size in some layer (allowed {tolerance:g})"
         )
     if not rope.inv_freq.any():
         raise probe.refusal("its keys carry no position (ALiBi or none)")
