@@ -1,0 +1,1 @@
+"""Methods: ways from retrieved evidence to the context an answer is computed on."""

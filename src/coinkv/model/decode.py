@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -24,7 +25,7 @@ class Sampling:
         temperature: 0 is greedy; above, logits are divided by it.
         top_p: keep the smallest set of tokens whose probabilities reach this sum, in (0, 1].
         stop: an answer ends before the first of these strings.
-        seed: makes sampling repeatable.
+        seed: makes sampling repeatable; 0 or more, in 64 bits.
 
     Raises:
         InputError: a value is out of range.
@@ -39,12 +40,16 @@ class Sampling:
     def __post_init__(self) -> None:
         if self.max_tokens < 0:
             raise InputError(f"max_tokens is {self.max_tokens}", hint="use 0 or more")
-        if not self.temperature >= 0:
+        if not 0 <= self.temperature < math.inf:
             raise InputError(f"temperature is {self.temperature}", hint="use 0 (greedy) or more")
         if not 0 < self.top_p <= 1:
             raise InputError(f"top_p is {self.top_p}", hint="use a value above 0 and at most 1")
+        if isinstance(self.stop, str):
+            raise InputError("stop is one string", hint="give a tuple of strings")
         if "" in self.stop:
             raise InputError("a stop string is empty", hint="leave it out")
+        if self.seed is not None and not 0 <= self.seed < 2**64:
+            raise InputError(f"seed is {self.seed}", hint="use 0 or more, below 2**64")
 
 
 @dataclass(frozen=True)
@@ -74,9 +79,9 @@ def decode(
     if sampling.seed is not None:
         generator = torch.Generator().manual_seed(sampling.seed)
     writer = _TextWriter(backbone, sampling.stop)
-    room = min(cache.capacity, backbone.context_length) - cache.length
-    limit = min(sampling.max_tokens, room + 1)  # the last token is chosen, not computed
     position = int(cache.positions.max()) + 1
+    room = min(cache.capacity - cache.length, backbone.context_length - position)
+    limit = min(sampling.max_tokens, room + 1)  # the last token is chosen, not computed
     for step in range(limit):
         token = _choose(logits[-1], sampling, generator)
         if token in backbone.end_token_ids:
@@ -98,7 +103,9 @@ def decode(
 def _choose(logits: torch.Tensor, sampling: Sampling, generator: torch.Generator | None) -> int:
     if sampling.temperature == 0:
         return int(logits.argmax())
-    probabilities = (logits.float().cpu() / sampling.temperature).softmax(-1)
+    # float64 and the largest logit at 0: no temperature above 0 overflows
+    scaled = (logits - logits.max()).cpu().double() / sampling.temperature
+    probabilities = scaled.softmax(-1)
     if sampling.top_p < 1:
         ordered, order = probabilities.sort(descending=True, stable=True)
         beyond = ordered.cumsum(-1) - ordered >= sampling.top_p
@@ -124,10 +131,8 @@ class _TextWriter:
             self.stopped = True
             self._text = self._text[: min(cuts)]
             return self.rest()
-        certain = (
-            len(self._text.rstrip("\ufffd")) if self._text.endswith("\ufffd") else len(self._text)
-        )
-        return self._give(min(certain, len(self._text) - self._held()))
+        certain = self._text.rstrip("\ufffd")  # at the end it may be half a character
+        return self._give(len(certain) - self._held(certain))
 
     def rest(self) -> str:
         return self._give(len(self._text))
@@ -137,14 +142,9 @@ class _TextWriter:
         self._given = max(self._given, end)
         return text
 
-    def _held(self) -> int:
+    def _held(self, text: str) -> int:
         """Length of the text's end that may be the beginning of a stop string."""
         return max(
-            (
-                n
-                for stop in self._stop
-                for n in range(1, len(stop))
-                if self._text.endswith(stop[:n])
-            ),
+            (n for stop in self._stop for n in range(1, len(stop)) if text.endswith(stop[:n])),
             default=0,
         )

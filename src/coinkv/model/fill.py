@@ -67,11 +67,14 @@ class LiveCache:
 
     def block(self, start: int = 0, end: int | None = None) -> KVBlock:
         """A copy of the slots `[start:end)` as a block."""
-        end = self.length if end is None else end
+        shared = self.view()[start:end]
+        return KVBlock(shared.keys.clone(), shared.values.clone(), shared.positions.clone())
+
+    def view(self, start: int = 0) -> KVBlock:
+        """The slots from `start` on as a block that shares this cache's memory: read it at once."""
+        end = self.length
         return KVBlock(
-            self.keys[:, :, start:end].clone(),
-            self.values[:, :, start:end].clone(),
-            self._positions[start:end].clone(),
+            self.keys[:, :, start:end], self.values[:, :, start:end], self._positions[start:end]
         )
 
     def truncate(self, length: int) -> None:
@@ -148,6 +151,14 @@ def fill(
         return None
     result: torch.Tensor = output.logits[0].float()
     return result[-1:] if logits == "last" else result
+
+
+def plain_prefill(backbone: Backbone, token_ids: Sequence[int]) -> None:
+    """What transformers does by itself with a prompt: the yardstick that encoding is timed by."""
+    ids = torch.as_tensor(token_ids, device=backbone.device)[None]
+    keep = {"logits_to_keep": 1} if backbone.keeps_logits else {}
+    with backbone.lock, torch.no_grad():
+        backbone.model(input_ids=ids, use_cache=True, **keep)
 
 
 def _mask(

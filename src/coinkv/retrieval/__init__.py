@@ -1,0 +1,1 @@
+"""Dense retrieval: embedders, vectors on disk, two stages."""

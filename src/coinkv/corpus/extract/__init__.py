@@ -1,0 +1,1 @@
+"""Extractors propose candidate nuggets of a text; alignment decides which of them stand."""

@@ -1,0 +1,1 @@
+"""Measuring the methods against each other."""

@@ -1,0 +1,193 @@
+"""Ask: from a question to an answer over an index, by any method, with honest timing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from coinkv.config import DEFAULT_K_CHUNKS, DEFAULT_K_NUGGETS
+from coinkv.errors import InputError
+from coinkv.methods.base import Context, Method
+from coinkv.methods.clock import StageClock
+from coinkv.methods.registry import method_named
+from coinkv.model.decode import FinishReason, Sampling, decode
+from coinkv.model.fill import fill
+from coinkv.rag.answer import Answer
+from coinkv.rag.evidence import evidence_of
+from coinkv.rag.index import Index
+from coinkv.retrieval.two_stage import Retrieval, retrieve
+
+
+@dataclass(frozen=True, eq=False)
+class FirstToken:
+    """A question taken as far as its first token's logits: what TTFT measures.
+
+    Attributes:
+        context: the context, whose cache now holds the question too.
+        context_tokens: Len.
+        suffix_ids: the tokens computed live behind the context.
+        logits: `[1, vocabulary]` float32 behind the question.
+        retrieval: what was retrieved.
+        clock: the stages so far.
+    """
+
+    context: Context
+    context_tokens: int
+    suffix_ids: tuple[int, ...]
+    logits: torch.Tensor
+    retrieval: Retrieval
+    clock: StageClock
+
+
+class CoinRAG:
+    """Question answering over an index (paper arXiv 2608.07458). Safe to use from many threads.
+
+    Args:
+        index: an opened index.
+        method: how contexts are made: `coinrag`, `standard_cag`, `standard_rag`, or a `Method`.
+        k_chunks: chunks retrieved (`k_c`); None takes 5, or all there are.
+        k_nuggets: nuggets retrieved among those chunks (`k`); None takes 10, or all there are.
+        sampling: how answers are decoded; greedy and short by default.
+
+    Raises:
+        InputError: k below 1 or above what the index holds, or an unknown method.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        *,
+        method: str | Method = "coinrag",
+        k_chunks: int | None = None,
+        k_nuggets: int | None = None,
+        sampling: Sampling | None = None,
+    ) -> None:
+        self.index = index
+        self.method = method_named(method) if isinstance(method, str) else method
+        self.k_chunks = _within("k_chunks", k_chunks, DEFAULT_K_CHUNKS, index.vectors.chunks)
+        self.k_nuggets = _within("k_nuggets", k_nuggets, DEFAULT_K_NUGGETS, index.vectors.nuggets)
+        self.sampling = sampling or Sampling()
+
+    def ask(self, question: str, *, sampling: Sampling | None = None) -> Answer:
+        """Answer a question.
+
+        Raises:
+            InputError: the question is empty, or does not fit into the context window.
+        """
+        stream = self.stream(question, sampling=sampling)
+        for _ in stream:
+            pass
+        return stream.answer
+
+    def stream(self, question: str, *, sampling: Sampling | None = None) -> AnswerStream:
+        """Answer a question piece by piece: iterate over the text, then read `.answer`.
+
+        The first token is computed when this returns.
+        """
+        sampling = sampling or self.sampling
+        first = self.first_token(question, answer_tokens=sampling.max_tokens)
+        return AnswerStream(self, first, sampling)
+
+    def first_token(self, question: str, *, answer_tokens: int) -> FirstToken:
+        """Retrieve, compose and prefill: everything up to the first token's logits.
+
+        Args:
+            question: the question.
+            answer_tokens: room left for an answer.
+        """
+        index, backbone = self.index, self.index.backbone
+        clock = StageClock(backbone.synchronize)
+        suffix = index.bench.prompt.suffix_ids(question)
+        backbone.require_room(
+            len(index.bench.prompt.prefix_ids) + len(suffix) + answer_tokens,
+            "the question with prompt and answer",
+        )
+        vector = index.embedder.embed([question])[0]
+        clock.lap("embed")
+        retrieval = retrieve(
+            index.vectors, vector, k_chunks=self.k_chunks, k_nuggets=self.k_nuggets
+        )
+        clock.lap("retrieve")
+        room = len(suffix) + answer_tokens
+        context = self.method.compose(index.bench, retrieval, room, clock)
+        context_tokens = context.len_tokens
+        live = (*context.pending, *suffix)
+        held = context.cache.positions
+        start = int(held.max()) + 1 if len(held) else 0
+        logits = fill(backbone, context.cache, live, torch.arange(start, start + len(live)))
+        clock.lap("prefill")
+        if logits is None:
+            raise TypeError("fill was asked for logits")
+        return FirstToken(context, context_tokens, suffix, logits, retrieval, clock)
+
+
+class AnswerStream:
+    """The text of an answer as it is decoded; `.answer` holds all of it once iterated through."""
+
+    def __init__(self, asker: CoinRAG, first: FirstToken, sampling: Sampling) -> None:
+        self._asker, self._first, self._sampling = asker, first, sampling
+        self._answer: Answer | None = None
+
+    @property
+    def answer(self) -> Answer:
+        """The whole answer.
+
+        Raises:
+            InputError: the stream was not read to its end.
+        """
+        if self._answer is None:
+            raise InputError("the answer is not complete", hint="iterate over the stream first")
+        return self._answer
+
+    @property
+    def ttft_seconds(self) -> float:
+        """Time to the first token, known from the start."""
+        return self._first.clock.total_seconds
+
+    def __iter__(self) -> Iterator[str]:
+        first, backbone = self._first, self._asker.index.backbone
+        started = time.perf_counter()
+        texts: list[str] = []
+        tokens = 0
+        reason: FinishReason = "length"
+        for piece in decode(backbone, first.context.cache, first.logits, self._sampling):
+            tokens += piece.token_id is not None
+            reason = piece.finish_reason or reason
+            if piece.text:
+                texts.append(piece.text)
+                yield piece.text
+        seconds = time.perf_counter() - started
+        self._answer = self._complete("".join(texts), tokens, seconds, reason)
+
+    def _complete(self, text: str, tokens: int, seconds: float, reason: FinishReason) -> Answer:
+        first, asker = self._first, self._asker
+        counts = first.context.counts
+        return Answer(
+            text=text.strip(),
+            method=asker.method.name,
+            evidence=evidence_of(asker.index.catalogue, first.retrieval, asker.method.unit),
+            len_tokens=first.context_tokens,
+            suffix_tokens=len(first.suffix_ids),
+            ttft_seconds=first.clock.total_seconds,
+            stages_seconds=dict(first.clock.stages_seconds),
+            answer_tokens=tokens,
+            decode_seconds=seconds,
+            finish_reason=reason,
+            bytes_read=counts.bytes_read,
+            page_bytes=counts.page_bytes,
+            blocks_missing=counts.missing,
+            blocks_damaged=counts.damaged,
+        )
+
+
+def _within(name: str, given: int | None, default: int, available: int) -> int:
+    if given is None:
+        return max(1, min(default, available))
+    if not 1 <= given <= available:
+        raise InputError(
+            f"{name} is {given}, the index holds {available}", hint=f"use 1 to {available}"
+        )
+    return given

@@ -1,0 +1,90 @@
+"""Settings of an index: the facts its KV, vectors and chunks depend on, kept with it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from coinkv.config import CHUNK_TOKENS
+from coinkv.errors import IndexMismatchError
+from coinkv.methods.blocks import EncodeAfter
+from coinkv.store.base import block_key
+
+FORMAT_VERSION = 1
+"""Version of the index folder; another version is refused, not guessed at."""
+
+
+@dataclass(frozen=True)
+class IndexSettings:
+    """How an index was built.
+
+    Attributes:
+        model: name or path of the backbone.
+        fingerprint: the backbone's fingerprint.
+        prefix_hash: digest of the system prompt's tokens.
+        embedder: name of the embedder.
+        chunk_tokens: most tokens of a chunk.
+        title_header: chunks begin with their document's title.
+        encode_after: chunks are encoded behind the `prefix` or behind `nothing`.
+        max_context: the context length promised when the model was loaded, if any.
+        format_version: version of the index folder.
+    """
+
+    model: str
+    fingerprint: str
+    prefix_hash: str
+    embedder: str
+    chunk_tokens: int = CHUNK_TOKENS
+    title_header: bool = True
+    encode_after: EncodeAfter = "prefix"
+    max_context: int | None = None
+    format_version: int = FORMAT_VERSION
+
+    def block_key(self, content_hash: str) -> str:
+        """The store key of a chunk's block: model, chunk and what the chunk was encoded behind."""
+        behind = self.prefix_hash if self.encode_after == "prefix" else None
+        return block_key(self.fingerprint, content_hash, behind)
+
+    def to_json(self) -> str:
+        """The settings as kept in the catalogue."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str, where: str) -> IndexSettings:
+        """Settings read back.
+
+        Raises:
+            IndexMismatchError: they were written by another format version.
+        """
+        try:
+            facts = json.loads(text)
+            version = facts["format_version"]
+            if version == FORMAT_VERSION:
+                return cls(**facts)
+        except (ValueError, KeyError, TypeError):
+            version = "unreadable"
+        raise IndexMismatchError(
+            f"the index has format version {version}, this coinkv reads {FORMAT_VERSION}",
+            where=where,
+            hint="build it again into a new folder",
+        )
+
+    def require_same_model(self, model: str, fingerprint: str, prefix_hash: str, where: str) -> None:
+        """Refuse to mix KV of two models or prompts in one index.
+
+        Raises:
+            IndexMismatchError: the index holds KV of another model, dtype, tokenizer or prompt.
+        """
+        if self.fingerprint != fingerprint:
+            raise IndexMismatchError(
+                f"the index was built with {self.model} (fingerprint {self.fingerprint[:12]}), "
+                f"not with {model} ({fingerprint[:12]})",
+                where=where,
+                hint="use that model and dtype, or build into another folder",
+            )
+        if self.prefix_hash != prefix_hash:
+            raise IndexMismatchError(
+                "the index was built with another system prompt",
+                where=where,
+                hint="build it again into a new folder",
+            )

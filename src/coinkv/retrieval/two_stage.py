@@ -1,0 +1,75 @@
+"""Two-stage retrieval: the chunks nearest to a question, then the nearest nuggets among them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coinkv.errors import InputError
+from coinkv.retrieval.index import VectorIndex
+
+
+@dataclass(frozen=True)
+class RetrievedChunk:
+    """A chunk and its similarity to the question."""
+
+    row: int
+    content_hash: str
+    score: float
+
+
+@dataclass(frozen=True)
+class RetrievedNugget:
+    """Tokens `[start, end)` of the chunk with this rank in the list, and their similarity."""
+
+    chunk: int
+    start: int
+    end: int
+    score: float
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """What a question retrieves: chunks and nuggets, best first."""
+
+    chunks: tuple[RetrievedChunk, ...]
+    nuggets: tuple[RetrievedNugget, ...]
+
+
+def retrieve(
+    index: VectorIndex, query: NDArray[np.float32], *, k_chunks: int, k_nuggets: int
+) -> Retrieval:
+    """The top `k_chunks` chunks, then the top `k_nuggets` nuggets of those chunks only.
+
+    Paper arXiv 2608.07458, section 2.3. Ties go to the better chunk, then to the earlier nugget.
+
+    Args:
+        index: vectors of chunks and nuggets.
+        query: float32 `[dim]`, unit length.
+        k_chunks: how many chunks.
+        k_nuggets: how many nuggets; fewer come back when the chunks hold fewer.
+
+    Raises:
+        InputError: k below 1, or more chunks than the index holds.
+    """
+    if not 1 <= k_chunks <= index.chunks:
+        raise InputError(f"k_chunks is {k_chunks}, the index holds {index.chunks} chunks")
+    if k_nuggets < 1:
+        raise InputError(f"k_nuggets is {k_nuggets}", hint="use 1 or more")
+    rows, scores = index.search(query, k_chunks)
+    chunks = tuple(
+        RetrievedChunk(int(row), index.content_hash(int(row)), float(score))
+        for row, score in zip(rows, scores, strict=True)
+    )
+    found = []
+    for rank, row in enumerate(rows):
+        spans, vectors = index.nuggets_of(int(row))
+        similarity = vectors @ query
+        found += [
+            RetrievedNugget(rank, int(start), int(end), float(score))
+            for (start, end), score in zip(spans, similarity, strict=True)
+        ]
+    found.sort(key=lambda nugget: (-nugget.score, nugget.chunk, nugget.start))
+    return Retrieval(chunks, tuple(found[:k_nuggets]))
