@@ -159,7 +159,7 @@ def test_the_four_verbs_agree_on_what_is_there(tmp_path: Path) -> None:
 def test_files_that_are_no_blocks_are_not_listed(tmp_path: Path) -> None:
     store = DiskStore(tmp_path)
     store.put(KEY, *block(3))
-    for stray in ("notes.txt", "ab/model.safetensors", f"cd/{KEY}.safetensors", f"ab/{KEY}.txt"):
+    for stray in ("notes.txt", "ab/abc.safetensors", f"cd/{KEY}.safetensors", f"ab/{KEY}.txt"):
         (tmp_path / stray).parent.mkdir(exist_ok=True)
         (tmp_path / stray).write_text("stray")
     assert list(store.keys()) == [KEY]

@@ -34,7 +34,7 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError
 
 from coinkv.errors import (
     CoinKVError,
@@ -283,7 +283,7 @@ class Catalogue:
         with self._writing() as connection:
             same = _contents.c.content_hash == content.content_hash
             if not connection.execute(update(_contents).where(same).values(row)).rowcount:
-                connection.execute(insert(_contents).values(row, last_generation=_NEVER))
+                connection.execute(insert(_contents).values(row | {"last_generation": _NEVER}))
 
     def content(self, content_hash: str) -> Content:
         """A finished chunk.
@@ -487,7 +487,7 @@ class Catalogue:
             raise InputError(
                 "a text holds characters that are not valid Unicode", where=self._where
             ) from error
-        except (SQLAlchemyError, sqlite3.Error) as error:
+        except (DBAPIError, sqlite3.Error) as error:
             raise _translation(error, self._where, damaged) from error
 
     def _rows(self, query: Select[Any], *order: Column[Any]) -> list[dict[str, Any]]:

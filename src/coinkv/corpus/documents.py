@@ -343,14 +343,14 @@ def _rows(line_text: str, path: Path, line: int) -> list[_Row]:
     except (ValueError, RecursionError) as error:
         raise DocumentError(f"line {line} is not JSON", where=path, hint=hint) from error
     passages = fields.get("passages") if isinstance(fields, dict) else None
-    asked = isinstance(passages, list)
+    entries: list[Any] = passages if isinstance(passages, list) else [fields]
     rows = []
-    for entry in passages if asked else [fields]:
+    for entry in entries:
         title = (entry.get("title") or "") if isinstance(entry, dict) else None
         text = entry.get("text") if isinstance(entry, dict) else None
         if not isinstance(title, str) or not isinstance(text, str):
             raise DocumentError(f'line {line} has no "text"', where=path, hint=hint)
-        identifier = None if asked else str(entry.get("id") or "")
+        identifier = None if entries is passages else str(entry.get("id") or "")
         rows.append(_Row(line, identifier, title, text))
     return rows
 

@@ -76,9 +76,11 @@ def _measured(
     weights: Weights, max_context: int | None, again: bool
 ) -> tuple[Backbone, GateReport]:
     model = weights.model
-    text_tokenizer = _text_tokenizer(weights.tokenizer)
+    end_token_ids = _end_tokens(model, weights.tokenizer)
+    text_tokenizer = _text_tokenizer(weights.tokenizer, end_token_ids)
     forward = inspect.signature(model.forward).parameters
     cache_argument = "cache" if "cache" in forward else "past_key_values"
+    _require_same_vocabulary(model, text_tokenizer, weights.name)
     ids = probe_ids(tuple(text_tokenizer.encode(probe_text(), add_special_tokens=False).ids))
     probe = Probe(weights.name, model, cache_argument, ids)
     if "position_ids" not in forward or cache_argument not in forward:
@@ -97,7 +99,7 @@ def _measured(
         rope=rope,
         context_length=context_length,
         fingerprint=fingerprint(digest, rope),
-        end_token_ids=_end_tokens(model, weights.tokenizer),
+        end_token_ids=end_token_ids,
         cache_argument=cache_argument,
         keeps_logits="logits_to_keep" in forward,
     )
@@ -108,15 +110,51 @@ def _measured(
     return backbone, report
 
 
-def _text_tokenizer(tokenizer: Any) -> Any:
-    """A copy of the backend tokenizer that takes special tokens in a text for plain text."""
-    from tokenizers import Tokenizer
+def _text_tokenizer(tokenizer: Any, end_token_ids: frozenset[int]) -> Any:
+    """A copy of the backend tokenizer that takes control tokens in a text for plain text.
+
+    Some tokenizers (Gemma's) declare the marks of a turn as ordinary added tokens: whatever ends an
+    answer or stands in the rendered chat template is a control token too.
+    """
+    from tokenizers import AddedToken, Tokenizer
 
     copy = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     copy.no_truncation()
     copy.no_padding()
+    turns = _rendered_turns(tokenizer)
+    undeclared = [
+        AddedToken(added.content, special=True, normalized=False)
+        for token, added in sorted(copy.get_added_tokens_decoder().items())
+        if not added.special
+        and added.content.strip()
+        and (token in end_token_ids or added.content in turns)
+    ]
+    copy.add_special_tokens(undeclared)
     copy.encode_special_tokens = True
     return copy
+
+
+def _require_same_vocabulary(model: Any, text_tokenizer: Any, name: str) -> None:
+    known = int(model.get_input_embeddings().weight.shape[0])
+    largest = max(text_tokenizer.get_vocab(with_added_tokens=False).values(), default=0)
+    if largest >= known:
+        raise InputError(
+            f"its tokenizer has token {largest}, its embeddings end at {known - 1}",
+            where=name,
+            hint="use the tokenizer that belongs to the model",
+        )
+
+
+def _rendered_turns(tokenizer: Any) -> str:
+    """A short conversation in the chat template's own marks; empty where there is no template."""
+    turns = [{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}] * 2
+    try:
+        rendered: str = tokenizer.apply_chat_template(
+            turns[:3], tokenize=False, add_generation_prompt=True
+        )
+    except Exception:  # noqa: BLE001 - no template, or one that raises what it likes
+        return ""
+    return rendered
 
 
 def _context_length(model: Any, max_context: int | None, name: str) -> int:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from datetime import date
 
 from coinkv.errors import InputError
 from coinkv.model.backbone import Backbone
@@ -15,6 +16,8 @@ INSTRUCTIONS = (
     "Reply with the short answer only, without explanation."
 )
 _EVIDENCE, _QUESTION = "\u2402evidence\u2403", "\u2402question\u2403"
+# Templates that print today's date would change the prefix, and with it every cache key, each day.
+_TEMPLATE_DATE = date(2025, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,7 @@ class Prompt:
 
     prefix_ids: tuple[int, ...]
     _before_question: tuple[int, ...]
+    _lead: str
     _after_question: tuple[int, ...]
     _backbone: Backbone
 
@@ -38,12 +42,15 @@ class Prompt:
     def suffix_ids(self, question: str) -> tuple[int, ...]:
         """Token ids computed live for a question.
 
+        Line breaks and runs of spaces in it become single spaces.
+
         Raises:
-            InputError: the question is empty.
+            InputError: the question is empty or no Unicode text.
         """
-        if not question.strip():
+        words = " ".join(_unicode(question, "the question").split())
+        if not words:
             raise InputError("the question is empty", hint="ask something")
-        asked = self._backbone.tokenize(" ".join(question.split())).ids
+        asked = self._backbone.tokenize(self._lead + words).ids
         return self._before_question + asked + self._after_question
 
 
@@ -54,45 +61,58 @@ def build_prompt(backbone: Backbone, instructions: str = INSTRUCTIONS) -> Prompt
     beginning-of-sequence token stands in front where the tokenizer knows one and uses it.
 
     Raises:
-        InputError: the template loses or reorders the evidence or the question.
+        InputError: the template loses or reorders the instructions, the evidence or the question.
     """
-    text = _rendered(backbone, instructions)
-    before, found_evidence, rest = text.partition(_EVIDENCE)
-    between, found_question, after = rest.partition(_QUESTION)
-    if not found_evidence or not found_question or _EVIDENCE in rest:
-        raise InputError(
-            "the chat template does not keep the evidence before the question",
-            where=backbone.name,
-            hint="use a model whose template renders the user's message as it is",
-        )
+    before, between, after = _parts(backbone, _unicode(instructions, "the instructions").strip())
+    lead = " " if between.endswith(" ") else ""  # a word and its space are one token
     return Prompt(
         _with_one_bos(backbone, _template_ids(backbone, before)),
-        _template_ids(backbone, between),
+        _template_ids(backbone, between.removesuffix(lead)),
+        lead,
         _template_ids(backbone, after),
         backbone,
     )
 
 
-def _rendered(backbone: Backbone, instructions: str) -> str:
+def _unicode(text: str, what: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{what} is no Unicode text: character {error.start + 1} stands for a broken byte",
+            hint="give it in UTF-8",
+        ) from error
+    return text
+
+
+def _parts(backbone: Backbone, instructions: str) -> tuple[str, str, str]:
+    """Text before the evidence, between evidence and question, and behind the question."""
+    if not getattr(backbone.tokenizer, "chat_template", None):
+        return f"{instructions}\n\n", "\n\nQuestion: ", "\nAnswer:"
     asked = f"{_EVIDENCE}\n\nQuestion: {_QUESTION}"
-    tokenizer = backbone.tokenizer
-    if not getattr(tokenizer, "chat_template", None):
-        return f"{instructions}\n\n{asked}\nAnswer:"
     system = [{"role": "system", "content": instructions}, {"role": "user", "content": asked}]
     merged = [{"role": "user", "content": f"{instructions}\n\n{asked}"}]
+    fault = "accepts neither a system message nor a lone user message"
     for messages in (system, merged):
         try:
-            text: str = tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True
+            text: str = backbone.tokenizer.apply_chat_template(
+                messages,
+                tokenize=False,
+                add_generation_prompt=True,
+                strftime_now=_TEMPLATE_DATE.strftime,
             )
         except Exception:  # noqa: BLE001 - templates raise what they like when a role is unknown
             continue
-        if instructions in text:
-            return text
+        before, _, rest = text.partition(_EVIDENCE)
+        between, _, after = rest.partition(_QUESTION)
+        once = text.count(_EVIDENCE) == text.count(_QUESTION) == rest.count(_QUESTION) == 1
+        if once and instructions in before:
+            return before, between, after
+        fault = "does not keep the instructions before the evidence before the question"
     raise InputError(
-        "the chat template accepts neither a system message nor a lone user message",
+        f"the chat template {fault}",
         where=backbone.name,
-        hint="use another model, or one without a chat template",
+        hint="use a model whose template renders the user's message as it is",
     )
 
 

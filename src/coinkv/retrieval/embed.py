@@ -1,4 +1,4 @@
-"""Embedders: from texts to unit vectors; one query's embedding is part of the first token's time."""
+"""Embedders: from texts to unit vectors; a question's embedding is part of its TTFT."""
 
 from __future__ import annotations
 
@@ -87,6 +87,7 @@ class MiniLM(Embedder):
         self.identity = f"{DEFAULT_EMBEDDER} {digest[:16]}"
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Vectors of texts; of each the first 256 tokens count."""
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
         ids = [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))]
         order = sorted(range(len(ids)), key=lambda at: len(ids[at]))
@@ -155,6 +156,7 @@ class SentenceTransformersEmbedder(Embedder):
         self.identity = f"{name} {_weights_digest(self._model)}"
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Vectors of texts; how much of each counts is the model's affair."""
         with self._lock:
             vectors = self._model.encode(
                 list(texts), normalize_embeddings=True, show_progress_bar=False

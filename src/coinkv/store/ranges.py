@@ -143,7 +143,22 @@ def _in_order(
         return kv[:0]
     if all(before[1] == after[0] for before, after in pairwise(places)):
         return kv[places[0][0] : places[-1][1]]
-    return kv[torch.cat([torch.arange(begin, end) for begin, end in places])]
+    return _gathered(kv, places)
+
+
+def _gathered(kv: torch.Tensor, places: Sequence[tuple[int, int]]) -> torch.Tensor:
+    """Row ranges joined, by plain memory copies.
+
+    Indexing in torch would start its threads for this, and on a busy machine waiting for them
+    takes ten times as long as the copy itself.
+    """
+    joined = torch.empty((sum(end - begin for begin, end in places), *kv.shape[1:]), dtype=kv.dtype)
+    source, target, row, at = bytes_of(kv), bytes_of(joined), kv[0].nbytes, 0
+    for begin, end in places:
+        length = (end - begin) * row
+        target[at : at + length] = source[begin * row : end * row]
+        at += length
+    return joined
 
 
 def _extended(file: int, content: bytes, length: int, where: str | Path) -> bytes:
