@@ -270,7 +270,7 @@ def test_a_missing_catalogue_is_not_found_and_not_made(path: Path):
 
 def test_creating_over_a_file_is_refused(path: Path):
     path.write_text("mine")
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match="a file already"):
         Catalogue.create(path)
     assert path.read_text() == "mine"
 
@@ -412,6 +412,28 @@ def test_threads_add_and_read_together(catalogue: Catalogue):
         stop.set()
         assert all(reader.result() > 0 for reader in reading)
     assert len(catalogue.hashes()) == 41
+
+
+def test_publishing_succeeds_beside_another_writer(catalogue: Catalogue):
+    catalogue.add(content("a"))
+    stop = threading.Event()
+
+    def write() -> int:
+        writes = 0
+        while not stop.is_set():
+            catalogue.set_state("progress", str(writes))
+            writes += 1
+        return writes
+
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write)
+        try:
+            for generation in range(1, 31):
+                catalogue.publish([document("a")], [place("a", "a")], generation)
+        finally:
+            stop.set()
+        assert writing.result() > 0
+    assert catalogue.generation == 30
 
 
 _ADDS_UNTIL_KILLED = """

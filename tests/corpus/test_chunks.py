@@ -219,6 +219,17 @@ def test_white_space_left_out_by_the_tokenizer_belongs_to_the_token_behind() -> 
     assert "".join(pieces) == "The  dog was"
 
 
+def test_white_space_dropped_at_the_end_belongs_to_the_last_token() -> None:
+    tokens = LetterTokens(lambda text: [(at, at + 1) for at in range(len(text))])
+
+    class Dropping:
+        def tokenize(self, text: str) -> Tokenized:
+            return tokens.tokenize(text.rstrip())
+
+    (chunk,) = split(Document("key", "", "ab  \n"), Dropping(), title_header=False)
+    assert (chunk.text, chunk.offsets) == ("ab  \n", ((0, 1), (1, 5)))
+
+
 def test_ranges_that_run_backwards_give_their_token_no_characters() -> None:
     tokens = LetterTokens(
         lambda text: [(0, 0) if at % 3 == 1 else (at, at + 1) for at in range(len(text))]

@@ -143,10 +143,11 @@ def test_a_pdf_with_only_an_owner_password_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keep", [9, 60, 300])
 def test_a_damaged_pdf_is_refused_without_noise(
-    tmp_path: Path, keep: int, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, keep: int, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = write(tmp_path / "a.pdf", pdf_bytes(["text"])[:keep])
     assert "PDF" in refusal(path)
+    assert caplog.records == []
     assert capfd.readouterr().err == ""
 
 

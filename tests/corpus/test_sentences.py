@@ -147,6 +147,11 @@ def test_long_sentences_are_cut_between_clauses_and_no_piece_is_short() -> None:
     ]
 
 
+def test_a_cut_that_would_leave_a_short_piece_is_not_made() -> None:
+    first, second = "Note: " + "word " * 30 + "end;", "again " * 15 + "done; it is."
+    assert SentenceExtractor().extract(f"{first} {second}") == [first, second]
+
+
 def test_a_clause_boundary_is_no_range_of_years_and_no_time() -> None:
     assert clauses("from 1914 - 1918 at 10:30") == ["from 1914 - 1918 at 10:30"]
     assert clauses("one; two, and three -- four") == ["one;", "two,", "and three --", "four"]

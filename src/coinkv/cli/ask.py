@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 def ask_command(
     question: Annotated[str, typer.Argument(help="The question.")],
     index: shared.IndexFolder,
-    method: Annotated[
-        str, typer.Option(help="coinrag, standard_cag or standard_rag.")
-    ] = "coinrag",
+    method: Annotated[str, typer.Option(help="coinrag, standard_cag or standard_rag.")] = "coinrag",
     k_chunks: shared.KChunks = None,
     k_nuggets: shared.KNuggets = None,
     show_evidence: Annotated[

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from coinkv.rag.build import BuildReport
 
 
-class ExtractorName(str, Enum):
+class ExtractorName(StrEnum):
     """Which extractor proposes nuggets."""
 
     sentences = "sentences"
     llm = "llm"
 
 
-class EncodeAfterName(str, Enum):
+class EncodeAfterName(StrEnum):
     """What chunks are encoded behind."""
 
     prefix = "prefix"

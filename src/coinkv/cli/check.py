@@ -26,9 +26,7 @@ def check_command(
     from coinkv.model.load import measured
 
     try:
-        _, report = measured(
-            model, device=device, dtype=dtype, max_context=max_context, again=True
-        )
+        _, report = measured(model, device=device, dtype=dtype, max_context=max_context, again=True)
     except UnsupportedModelError as error:
         if json:
             print_json({"model": model, "passed": False, "reason": error.what, "rungs": []})

@@ -47,8 +47,8 @@ def demo_command(
         questions = read_questions(data / "questions.jsonl")
     if not json:
         results.print(
-            f"Indexed {report.documents} documents: {report.chunks} chunks, {report.tokens} tokens, "
-            f"{size(report.kv_bytes)} of KV ({report.seconds:.0f} s)."
+            f"Indexed {report.documents} documents: {report.chunks} chunks, {report.tokens} "
+            f"tokens, {size(report.kv_bytes)} of KV ({report.seconds:.0f} s)."
         )
     opened = Index.open(folder, model=model, device=device, dtype=dtype)
     rows = _ask_all(opened, questions, show=not json)
@@ -63,9 +63,7 @@ def demo_command(
         f"\nMedian over {len(rows)} questions: the first token comes [bold]{ratio:.1f} times[/] "
         f"sooner with coinrag than with standard_rag ({opened.settings.chunk_tokens}-token chunks)."
     )
-    results.print(
-        f'Ask your own: coinkv ask --index {folder} "..."', markup=False, highlight=False
-    )
+    results.print(f'Ask your own: coinkv ask --index {folder} "..."', markup=False, highlight=False)
 
 
 def _ask_all(index: Index, questions: list[str], *, show: bool) -> dict[str, dict[str, Answer]]:
@@ -104,9 +102,7 @@ def _short(text: str, most: int = 120) -> str:
     return escape(line if len(line) <= most else f"{line[: most - 1]}…")
 
 
-def _facts(
-    report: BuildReport, rows: dict[str, dict[str, Answer]], ratio: float
-) -> dict[str, Any]:
+def _facts(report: BuildReport, rows: dict[str, dict[str, Answer]], ratio: float) -> dict[str, Any]:
     return {
         "build": report.to_dict(),
         "questions": [

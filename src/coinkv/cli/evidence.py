@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def show_evidence(index: Index, evidence: Sequence[Evidence]) -> None:
-    """Print the chunks the evidence lies in; nuggets are highlighted, or bracketed in plain text."""
+    """Print the chunks the evidence lies in, nuggets highlighted (bracketed in plain text)."""
     chunks: dict[tuple[str, int], list[Evidence]] = {}
     for piece in evidence:
         chunks.setdefault((piece.document, piece.chunk), []).append(piece)
@@ -24,8 +24,11 @@ def show_evidence(index: Index, evidence: Sequence[Evidence]) -> None:
         best = max(piece.score for piece in pieces)
         results.print()
         results.print(
-            Text(f"{document}, chunk {number}, characters {first.chunk_start} to "
-                 f"{first.chunk_end} ({best:.2f})", style="bold cyan")
+            Text(
+                f"{document}, chunk {number}, characters {first.chunk_start} to "
+                f"{first.chunk_end} ({best:.2f})",
+                style="bold cyan",
+            )
         )
         text = index.catalogue.document(document).text[first.chunk_start : first.chunk_end]
         results.print(highlighted(text, first.chunk_start, pieces, plain=not results.is_terminal))
@@ -40,6 +43,7 @@ def highlighted(text: str, offset: int, pieces: Sequence[Evidence], *, plain: bo
         if end <= start:
             continue
         shown.append(text[at:start], style="dim")
-        shown.append(f"[[{text[start:end]}]]" if plain else text[start:end], style="black on yellow")
+        nugget = text[start:end]
+        shown.append(f"[[{nugget}]]" if plain else nugget, style="black on yellow")
         at = end
     return shown.append(text[at:], style="dim")

@@ -38,7 +38,7 @@ def _print_version(wanted: bool) -> None:
 def _options(
     version: Annotated[
         bool,
-        typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version),
+        typer.Option("--version", help="Print it.", is_eager=True, callback=_print_version),
     ] = False,
 ) -> None:
     """Encode documents once, keep their KV cache, answer questions from slices of it."""

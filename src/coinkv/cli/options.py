@@ -11,7 +11,8 @@ from coinkv.errors import InputError
 
 IndexFolder = Annotated[Path, typer.Option("--index", help="The index folder.")]
 Model = Annotated[
-    str | None, typer.Option(help="Backbone: hub name or folder. Default: the index's, or embedded.")
+    str | None,
+    typer.Option(help="Backbone: hub name or folder. Default: the index's, or the embedded one."),
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or mps. Default: the best there is.")]
 Dtype = Annotated[str | None, typer.Option(help="float32, float16 or bfloat16.")]

@@ -314,7 +314,10 @@ class Catalogue:
         """Hashes of all finished chunks, published or not, sorted."""
         query = select(_contents.c.content_hash).order_by(_contents.c.content_hash)
         with self._reading() as connection:
-            return list(connection.scalars(query))
+            hashes = list(connection.scalars(query))
+        if None in hashes:
+            raise self._damage("a chunk has no hash")
+        return hashes
 
     def publish(
         self, documents: Sequence[DocumentRow], placements: Sequence[Placement], generation: int

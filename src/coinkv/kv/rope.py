@@ -36,37 +36,45 @@ class Rope:
     def rotated(
         self, keys: torch.Tensor, positions: torch.Tensor, new_positions: torch.Tensor
     ) -> torch.Tensor:
-        """Keys encoded at `positions`, turned to `new_positions`.
-
-        Angles are the model's own float32 products position x frequency, so that moved keys meet
-        the keys the model would have made; their difference, cos and sin are taken in float64.
-        Tokens that do not move keep their bits.
+        """Keys encoded at `positions`, turned to `new_positions`; `keys` itself if nothing moves.
 
         Args:
             keys: `[layers, kv_heads, tokens, head_dim]`, any floating dtype.
             positions: `[tokens]` int64.
             new_positions: `[tokens]` int64.
+        """
+        if torch.equal(positions, new_positions):
+            return keys
+        moved = keys.clone(memory_format=torch.contiguous_format)
+        self.rotate_in_place(moved, positions, new_positions)
+        return moved
 
-        Returns:
-            a tensor like `keys`; `keys` itself when nothing moves.
+    def rotate_in_place(
+        self, keys: torch.Tensor, positions: torch.Tensor, new_positions: torch.Tensor
+    ) -> None:
+        """Turn keys the caller owns, as `rotated` does.
+
+        Angles are the model's own float32 products position x frequency, so that moved keys meet
+        the keys the model would have made; their difference, cos and sin are taken in float64.
+        Tokens that do not move keep their bits.
         """
         stays = positions == new_positions
         if bool(stays.all()):
-            return keys
+            return
+        staying = stays.nonzero()[:, 0].to(keys.device)
+        kept = keys[:, :, staying] if len(staying) else None
         cos, sin = self._turn(positions, new_positions, keys.device)
-        moved = torch.empty_like(keys, memory_format=torch.contiguous_format)
-        moved[..., self.rotary_dim :] = keys[..., self.rotary_dim :]
-        first, second = (part.float() for part in self._pairs(keys))
-        into_first, into_second = self._pairs(moved)
+        first, second = self._pairs(keys)
         if keys.dtype == torch.float32:
-            torch.mul(first, cos, out=into_first).addcmul_(second, sin, value=-1)
-            torch.mul(second, cos, out=into_second).addcmul_(first, sin)
-        else:
-            into_first.copy_(first * cos - second * sin)
-            into_second.copy_(second * cos + first * sin)
-        if bool(stays.any()):
-            moved[:, :, stays.to(keys.device)] = keys[:, :, stays.to(keys.device)]
-        return moved
+            before = first.clone()
+            first.mul_(cos).addcmul_(second, sin, value=-1)
+            second.mul_(cos).addcmul_(before, sin)
+        else:  # one rounding to 16 bit, at the end
+            a, b = first.float(), second.float()
+            first.copy_(a * cos - b * sin)
+            second.copy_(b * cos + a * sin)
+        if kept is not None:
+            keys[:, :, staying] = kept
 
     def _turn(
         self, old: torch.Tensor, new: torch.Tensor, device: torch.device

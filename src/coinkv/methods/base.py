@@ -8,12 +8,16 @@ from typing import ClassVar, Literal
 
 import torch
 
-from coinkv.kv.block import KVBlock, concat
+from coinkv.kv.block import KVBlock
 from coinkv.methods.blocks import ChunkBlocks, ReadCounts
 from coinkv.methods.clock import StageClock
 from coinkv.model.fill import LiveCache
 from coinkv.model.prompt import Prompt
+from coinkv.model.threads import one_thread
 from coinkv.retrieval.two_stage import Retrieval
+
+_SMALL_CONTEXT = 1024
+"""Up to so many tokens, placing blocks is a matter of a few milliseconds on one CPU thread."""
 
 
 @dataclass
@@ -92,9 +96,10 @@ def place_behind_prefix(
     prefix, backbone = bench.blocks.prefix, bench.blocks.backbone
     tokens = len(prefix) + sum(map(len, blocks))
     cache = bench.context(tokens, room)
-    cache.append(prefix)
-    if blocks:
-        joined = concat(blocks).to(backbone.dtype, backbone.device)
-        cache.append(joined.moved_to(torch.arange(len(prefix), tokens), backbone.rope))
+    with one_thread(tokens <= _SMALL_CONTEXT):
+        cache.append(prefix)
+        for block in blocks:
+            cache.append(block)
+        cache.move(len(prefix), torch.arange(len(prefix), tokens), backbone.rope)
     clock.lap("compose")
     return Context(cache, counts=counts)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +35,7 @@ class Backbone:
         end_token_ids: tokens that end an answer.
         cache_argument: the name under which this model's forward takes its cache.
         keeps_logits: the forward takes `logits_to_keep`.
+        threads: CPU threads of a forward pass, as set in torch when the model was loaded.
         lock: held during a forward pass: two passes at once would fight for the same cores.
     """
 
@@ -47,6 +50,7 @@ class Backbone:
     end_token_ids: frozenset[int]
     cache_argument: str
     keeps_logits: bool
+    threads: int = field(default_factory=torch.get_num_threads)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -72,6 +76,15 @@ class Backbone:
         """The text of tokens, special tokens left out."""
         text: str = self.text_tokenizer.decode(token_ids, skip_special_tokens=True)
         return text
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Around every forward pass: alone on the cores, on all threads, without gradient."""
+        with self.lock, torch.no_grad():
+            # a Python thread that began while another computed on one thread would stay with one
+            if torch.get_num_threads() != self.threads:
+                torch.set_num_threads(self.threads)
+            yield
 
     def require_room(self, tokens: int, what: str) -> None:
         """Raise InputError when `tokens` exceed the context window."""

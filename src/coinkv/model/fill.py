@@ -12,6 +12,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from coinkv.errors import InputError
 from coinkv.kv.block import KVBlock, KVShape
+from coinkv.kv.rope import Rope
 from coinkv.model.backbone import Backbone
 
 
@@ -64,6 +65,20 @@ class LiveCache:
         self.values[:, :, self.length : end] = block.values
         self._positions[self.length : end] = block.positions
         self.length = end
+
+    def move(self, start: int, positions: torch.Tensor, rope: Rope) -> None:
+        """Turn the slots from `start` on to new positions, in place: this cache's copy moves.
+
+        The same as appending `block.moved_to(positions, rope)`, without the copies in between.
+
+        Args:
+            start: first slot.
+            positions: `[length - start]` int64.
+            rope: the rotation the model applies.
+        """
+        held = self.positions[start:]
+        rope.rotate_in_place(self.keys[:, :, start : self.length], held, positions)
+        held.copy_(positions)
 
     def block(self, start: int = 0, end: int | None = None) -> KVBlock:
         """A copy of the slots `[start:end)` as a block."""
@@ -143,7 +158,7 @@ def fill(
     }
     if logits == "last" and backbone.keeps_logits:
         arguments["logits_to_keep"] = 1
-    with backbone.lock, torch.no_grad():
+    with backbone.computing():
         output = model(**arguments)
     cache._positions[:length] = positions
     cache.length = length
@@ -157,7 +172,7 @@ def plain_prefill(backbone: Backbone, token_ids: Sequence[int]) -> None:
     """What transformers does by itself with a prompt: the yardstick that encoding is timed by."""
     ids = torch.as_tensor(token_ids, device=backbone.device)[None]
     keep = {"logits_to_keep": 1} if backbone.keeps_logits else {}
-    with backbone.lock, torch.no_grad():
+    with backbone.computing():
         backbone.model(input_ids=ids, use_cache=True, **keep)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 
+from coinkv.errors import CoinKVError, UnsupportedModelError
 from coinkv.kv.block import KVBlock
 from coinkv.model.backbone import Backbone
 from coinkv.model.fill import LiveCache, fill
@@ -88,27 +89,34 @@ def check_backbone(backbone: Backbone, *, beyond_context: bool = True) -> GateRe
             frequencies (dynamic NTK) show; left out when a shorter context was promised.
 
     Returns:
-        the report; nothing is raised for a model that fails.
+        the report; nothing is raised for a model that fails a rung.
+
+    Raises:
+        UnsupportedModelError: the model cannot read within its own context, or not with a KV cache
+            that was put in place.
     """
     ids = probe_ids(backbone.tokenize(_TEXT).ids)
     probe = Probe(backbone.name, backbone.model, backbone.cache_argument, ids)
+    try:
+        rungs = tuple(_rungs(backbone, probe, beyond_context))
+    except (CoinKVError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        raise probe.refusal(f"its forward pass does not take KV put in place ({reason})") from error
+    return GateReport(backbone.name, backbone.fingerprint, backbone.context_length, rungs)
+
+
+def _rungs(backbone: Backbone, probe: Probe, beyond_context: bool) -> Iterator[Rung]:
+    ids, own = probe.token_ids, probe.block(0)
     near, far = (_TOLERANCES[backbone.dtype][key] for key in ("near", "far"))
-    own = probe.block(0)
-    rungs = [
-        _compare(
-            "rung 1: filled block against the model's own cache", _filled(backbone, ids), own, near
-        ),
-        *_moves(backbone, probe, own, near, far, beyond_context),
-        _logits(
-            "rung 3: chunk behind its prefix against full prefill",
-            backbone,
-            ids,
-            near,
-            _behind_prefix,
-        ),
-        _logits("rung 5: everything repaired against full prefill", backbone, ids, near, _repaired),
-    ]
-    return GateReport(backbone.name, backbone.fingerprint, backbone.context_length, tuple(rungs))
+    name = "rung 1: filled block against the model's own cache"
+    yield _compare(name, _filled(backbone, ids), own, near)
+    yield from _moves(backbone, probe, own, near, far, beyond_context)
+    name = "rung 3: chunk behind its prefix against full prefill"
+    yield _logits(name, backbone, ids, near, _behind_prefix)
+    name = "rung 5: everything repaired against full prefill"
+    yield _logits(name, backbone, ids, near, _repaired)
 
 
 def _moves(
@@ -128,7 +136,9 @@ def _moves(
     for distance, where, tolerance in distances:
         try:
             there = probe.block(distance)
-        except (IndexError, RuntimeError):
+        except UnsupportedModelError:
+            if distance <= end:
+                raise
             continue  # a table of positions ends at the declared context: nothing is reused there
         moved = own.moved_to(there.positions, backbone.rope)
         title = f"rung 2: keys moved by {distance} positions ({where})"

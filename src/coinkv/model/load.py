@@ -80,9 +80,7 @@ def _measured(
     text_tokenizer = _text_tokenizer(weights.tokenizer, end_token_ids)
     forward = inspect.signature(model.forward).parameters
     cache_argument = "cache" if "cache" in forward else "past_key_values"
-    _require_same_vocabulary(model, text_tokenizer, weights.name)
-    ids = probe_ids(tuple(text_tokenizer.encode(probe_text(), add_special_tokens=False).ids))
-    probe = Probe(weights.name, model, cache_argument, ids)
+    probe = Probe(weights.name, model, cache_argument, _probe_ids(weights, text_tokenizer))
     if "position_ids" not in forward or cache_argument not in forward:
         raise probe.refusal("its forward pass takes no positions (ALiBi or recurrent)")
     digest = model_digest(model, text_tokenizer)
@@ -134,15 +132,20 @@ def _text_tokenizer(tokenizer: Any, end_token_ids: frozenset[int]) -> Any:
     return copy
 
 
-def _require_same_vocabulary(model: Any, text_tokenizer: Any, name: str) -> None:
-    known = int(model.get_input_embeddings().weight.shape[0])
+def _probe_ids(weights: Weights, text_tokenizer: Any) -> tuple[int, ...]:
+    """The probe text's tokens, once the tokenizer is known to speak the model's vocabulary."""
+    known = int(weights.model.get_input_embeddings().weight.shape[0])
     largest = max(text_tokenizer.get_vocab(with_added_tokens=False).values(), default=0)
-    if largest >= known:
+    ids = tuple(text_tokenizer.encode(probe_text(), add_special_tokens=False).ids)
+    if largest >= known or not ids:
         raise InputError(
-            f"its tokenizer has token {largest}, its embeddings end at {known - 1}",
-            where=name,
+            f"its tokenizer has token {largest}, its embeddings end at {known - 1}"
+            if ids
+            else "its tokenizer makes no tokens of English text",
+            where=weights.name,
             hint="use the tokenizer that belongs to the model",
         )
+    return probe_ids(ids)
 
 
 def _rendered_turns(tokenizer: Any) -> str:

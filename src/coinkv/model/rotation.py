@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -26,16 +27,25 @@ class Probe:
         """KV the model's own cache holds after reading the probe tokens at `start, start + 1, ...`.
 
         Raises:
-            UnsupportedModelError: the model keeps no KV, or KV that is no KV block.
+            UnsupportedModelError: the model keeps no KV, or KV that is no KV block, or cannot read
+                there.
         """
         positions = torch.arange(start, start + len(self.token_ids))
         device = self.model.device
-        with torch.no_grad():
-            output = self.model(
-                input_ids=torch.tensor([self.token_ids], device=device),
-                position_ids=positions[None].to(device),
-                use_cache=True,
-            )
+        try:
+            with torch.no_grad():
+                output = self.model(
+                    input_ids=torch.tensor([self.token_ids], device=device),
+                    position_ids=positions[None].to(device),
+                    use_cache=True,
+                )
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            reason = " ".join(str(error).split())[:120] or type(error).__name__
+            raise self.refusal(
+                f"it cannot read {len(positions)} tokens at position {start} ({reason})"
+            ) from error
         layers = getattr(output.get(self.cache_argument), "layers", None) or ()
         keys: list[Any] = [getattr(layer, "keys", None) for layer in layers]
         values: list[Any] = [getattr(layer, "values", None) for layer in layers]
@@ -65,10 +75,14 @@ class Probe:
 
 
 def relative_difference(measured: torch.Tensor, reference: torch.Tensor) -> float:
-    """Largest absolute difference over the largest absolute reference value (0 if both are 0)."""
+    """Largest absolute difference over the largest absolute reference value (0 if both are 0).
+
+    Infinite where either holds a value that is not a finite number, so that no comparison passes.
+    """
     scale = float(reference.abs().max())
     largest = float((measured.double() - reference.double()).abs().max())
-    return largest / scale if scale > 0 else largest
+    ratio = largest / scale if scale > 0 else largest
+    return ratio if math.isfinite(ratio) else math.inf
 
 
 def measure_rotation(probe: Probe, offset: int = 61, tolerance: float = 0.1) -> Rope:

@@ -206,7 +206,15 @@ class _Run:
         extractor = options.extractor or SentenceExtractor()
         loading = {"load": time.perf_counter() - started}
         return cls(
-            folder, catalogue, settings, backbone, blocks, embedder, extractor, options.tau, tell,
+            folder,
+            catalogue,
+            settings,
+            backbone,
+            blocks,
+            embedder,
+            extractor,
+            options.tau,
+            tell,
             loading,
         )
 

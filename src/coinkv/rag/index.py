@@ -82,7 +82,10 @@ class Index:
             backbone = model
         else:
             backbone = load(
-                model or settings.model, device=device, dtype=dtype, max_context=settings.max_context
+                model or settings.model,
+                device=device,
+                dtype=dtype,
+                max_context=settings.max_context,
             )
         prompt = build_prompt(backbone)
         settings.require_same_model(

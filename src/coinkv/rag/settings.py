@@ -69,7 +69,9 @@ class IndexSettings:
             hint="build it again into a new folder",
         )
 
-    def require_same_model(self, model: str, fingerprint: str, prefix_hash: str, where: str) -> None:
+    def require_same_model(
+        self, model: str, fingerprint: str, prefix_hash: str, where: str
+    ) -> None:
         """Refuse to mix KV of two models or prompts in one index.
 
         Raises:

@@ -35,7 +35,7 @@ def stats(folder: Path) -> dict[str, Any]:
             "coverage": totals.coverage,
         },
         "kv_bytes": store.total_bytes(),
-        "blocks": sum(1 for _ in store.keys()),
+        "blocks": len(list(store.keys())),
         "generation": generation,
         "settings": asdict(settings),
         "document_keys": keys,

@@ -70,6 +70,4 @@ def verify(folder: Path, on_progress: Callable[[int, int], None] | None = None) 
             damaged += 1
             problems.append(str(error))
     catalogue.close()
-    return VerifyReport(
-        tuple(problems), len(checked), len(missing), damaged, len(stored - wanted)
-    )
+    return VerifyReport(tuple(problems), len(checked), len(missing), damaged, len(stored - wanted))

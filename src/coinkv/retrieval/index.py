@@ -200,7 +200,10 @@ class VectorIndex:
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         import faiss
 
-        effort = faiss.SearchParametersHNSW(efSearch=max(_GRAPH_EFFORT, 2 * k))
+        # the class is made at run time, its stub does not know it
+        effort = faiss.SearchParametersHNSW(  # type: ignore[attr-defined]
+            efSearch=max(_GRAPH_EFFORT, 2 * k)
+        )
         graph: Any = self._graph
         scores, rows = graph.search(query[None], k, params=effort)
         return rows[0], scores[0]

@@ -87,12 +87,11 @@ def _sentences(segmenter: pysbd.Segmenter, text: str, start: int, end: int) -> l
     body = cursor = marker.end() if marker else 0
     starts = [0]
     for sentence in segmenter.segment(unit[body:]):
-        # pysbd drops or changes rare characters: a sentence not found joins the one before.
-        found = unit.find(sentence.strip(), cursor) if sentence.strip() else -1
-        if found >= 0:
-            cursor = found + len(sentence.strip())
-            if found > body:
-                starts.append(found)
+        # pysbd leaves out sentences with rare characters: they join the one before.
+        found = unit.find(sentence.strip(), cursor)
+        if found > body:
+            starts.append(found)
+        cursor = max(cursor, found + len(sentence.strip()))
     return [
         (start + first, start + first + len(unit[first:last].rstrip()))
         for first, last in pairwise([*starts, len(unit)])
