@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import uuid
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -232,7 +233,8 @@ class _KeptVerdict:
             part.write_text(f"{_seal(text)}\n{text}")
             part.replace(self._path)
         except OSError:
-            part.unlink(missing_ok=True)  # no place to keep it: it is measured again next time
+            with suppress(OSError):  # no place to keep it: it is measured again next time
+                part.unlink(missing_ok=True)
 
 
 def _seal(text: str) -> str:
