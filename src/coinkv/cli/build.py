@@ -40,7 +40,9 @@ def build_command(
     extractor: Annotated[
         ExtractorName, typer.Option(help="What proposes nuggets.")
     ] = ExtractorName.sentences,
-    language: Annotated[str, typer.Option(help="Language of the sentence splitter.")] = "en",
+    language: Annotated[
+        str | None, typer.Option(help="Language of the documents (en, de, zh, ...). Default en.")
+    ] = None,
     llm_url: Annotated[
         str | None, typer.Option(help="Base URL of an OpenAI-compatible endpoint (llm extractor).")
     ] = None,
@@ -77,6 +79,7 @@ def build_command(
         model=model,
         embedder=embedder,
         extractor=chosen,
+        language=language,
         chunk_tokens=chunk_tokens,
         encode_after=None if encode_after is None else encode_after.value,
         title_header=title_header,
@@ -94,13 +97,15 @@ def build_command(
 
 
 def _extractor(
-    name: ExtractorName, language: str, url: str | None, model: str | None, concurrency: int
-) -> Extractor:
-    from coinkv.corpus.extract.sentences import SentenceExtractor
-
-    sentences = SentenceExtractor(language=language)
+    name: ExtractorName,
+    language: str | None,
+    url: str | None,
+    model: str | None,
+    concurrency: int,
+) -> Extractor | None:
+    """The llm extractor; None for sentences, the default of a build."""
     if name is ExtractorName.sentences:
-        return sentences
+        return None
     if not url or not model:
         raise InputError(
             "the llm extractor needs an endpoint and a model",
@@ -108,6 +113,7 @@ def _extractor(
         )
     from coinkv.config import home
     from coinkv.corpus.extract.llm import LLMExtractor
+    from coinkv.corpus.extract.sentences import SentenceExtractor
 
     return LLMExtractor(
         url,
@@ -115,7 +121,7 @@ def _extractor(
         api_key=os.environ.get("OPENAI_API_KEY"),
         concurrency=concurrency,
         cache_dir=home() / "extractions",
-        fallback=sentences,
+        fallback=SentenceExtractor(language=language or "en"),
     )
 
 

@@ -45,6 +45,7 @@ class BuildOptions:
         model: backbone by name or folder, or one that is loaded.
         embedder: embedder by name.
         extractor: finds nugget candidates; sentences by default.
+        language: ISO 639-1 code of the documents, for the ends of sentences.
         chunk_tokens: most tokens of a chunk.
         title_header: chunks begin with their document's title.
         encode_after: encode chunks behind the system prompt (`prefix`) or alone (`nothing`).
@@ -58,6 +59,7 @@ class BuildOptions:
     model: str | Backbone | None = None
     embedder: str | None = None
     extractor: Extractor | None = None
+    language: str | None = None
     chunk_tokens: int | None = None
     title_header: bool | None = None
     encode_after: EncodeAfter | None = None
@@ -203,7 +205,7 @@ class _Run:
         catalogue.set_state("settings", settings.to_json())
         blocks = chunk_blocks(folder, catalogue, settings, backbone, prompt)
         blocks.store.sweep()
-        extractor = options.extractor or SentenceExtractor()
+        extractor = options.extractor or SentenceExtractor(language=settings.language)
         loading = {"load": time.perf_counter() - started}
         return cls(
             folder,
@@ -276,6 +278,7 @@ class _Run:
                     self.backbone,
                     max_tokens=self.settings.chunk_tokens,
                     title_header=self.settings.title_header,
+                    language=self.settings.language,
                 )
         return chunks
 
@@ -400,5 +403,6 @@ def _settings(
         chunk_tokens=chosen("chunk_tokens", CHUNK_TOKENS),
         title_header=chosen("title_header", True),
         encode_after=encode_after,
+        language=chosen("language", "en"),
         max_context=chosen("max_context", None),
     )

@@ -26,6 +26,7 @@ class IndexSettings:
         chunk_tokens: most tokens of a chunk.
         title_header: chunks begin with their document's title.
         encode_after: chunks are encoded behind the `prefix` or behind `nothing`.
+        language: ISO 639-1 code of the documents, for the ends of sentences.
         max_context: the context length promised when the model was loaded, if any.
         format_version: version of the index folder.
     """
@@ -37,6 +38,7 @@ class IndexSettings:
     chunk_tokens: int = CHUNK_TOKENS
     title_header: bool = True
     encode_after: EncodeAfter = "prefix"
+    language: str = "en"
     max_context: int | None = None
     format_version: int = FORMAT_VERSION
 
