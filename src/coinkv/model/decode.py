@@ -24,7 +24,7 @@ class Sampling:
         max_tokens: most tokens of an answer; 0 gives none.
         temperature: 0 is greedy; above, logits are divided by it.
         top_p: keep the smallest set of tokens whose probabilities reach this sum, in (0, 1].
-        stop: an answer ends before the first of these strings.
+        stop: an answer ends before the one of these strings that is complete first.
         seed: makes sampling repeatable; 0 or more, in 64 bits.
 
     Raises:
@@ -126,10 +126,10 @@ class _TextWriter:
     def add(self, token_id: int) -> str:
         self._token_ids.append(token_id)
         self._text = self._backbone.detokenize(self._token_ids)
-        cuts = [at for stop in self._stop if (at := self._text.find(stop)) >= 0]
-        if cuts:
+        ends = [(at + len(stop), at) for stop in self._stop if (at := self._text.find(stop)) >= 0]
+        if ends:  # the first to be complete, however the text came in tokens
             self.stopped = True
-            self._text = self._text[: min(cuts)]
+            self._text = self._text[: min(ends)[1]]
             return self.rest()
         certain = self._text.rstrip("\ufffd")  # at the end it may be half a character
         return self._give(len(certain) - self._held(certain))
