@@ -20,8 +20,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from coinkv.corpus import catalogue as catalogue_module
-from coinkv.corpus.catalogue import Catalogue, Content, DocumentRow, Placement
+from coinkv.corpus import sqlite
+from coinkv.corpus.catalogue import Catalogue
+from coinkv.corpus.schema import Content, DocumentRow, Placement
 from coinkv.errors import (
     CoinKVError,
     IndexMismatchError,
@@ -212,6 +213,15 @@ def test_a_chunk_of_several_documents_is_kept_once_and_placed_in_each(catalogue:
     assert catalogue.stats().chunks == 1
 
 
+def test_a_chunk_of_the_generation_before_is_still_placed_where_it_stood(catalogue: Catalogue):
+    publish(catalogue, "ab", 1)
+    publish(catalogue, "b", 2)
+    assert catalogue.placements_of(hash_of("a")) == [place("a", "a")]
+    publish(catalogue, "b", 3)
+    with pytest.raises(IndexMismatchError):
+        catalogue.placements_of(hash_of("a"))
+
+
 def test_a_chunk_that_stands_nowhere_has_no_placements(catalogue: Catalogue):
     catalogue.add(content("a"))
     with pytest.raises(IndexMismatchError):
@@ -367,7 +377,7 @@ def test_a_reader_reads_the_old_generation_while_a_writer_writes(catalogue, path
 
 
 def test_a_writer_gives_up_on_a_lock_that_stays(path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(catalogue_module, "BUSY_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_SECONDS", 0.05)
     with Catalogue.create(path) as catalogue:
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")

@@ -60,7 +60,7 @@ def test_every_chunk_has_its_own_hash_and_nuggets_back(tmp_path: Path, counts: l
     for at, row in enumerate(rows):
         spans, vectors = index.nuggets_of(at)
         assert index.content_hash(at) == row.content_hash
-        assert spans.tolist() == row.nuggets[:, 2:4].tolist()
+        assert spans.tolist() == row.nuggets[:, :4].tolist()
         assert vectors.tobytes() == row.nugget_vectors.tobytes()
         assert (spans.dtype, vectors.dtype) == (np.int32, np.float32)
 

@@ -5,29 +5,18 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 from sqlalchemy import (
-    URL,
     Column,
     Connection,
     Engine,
-    Integer,
-    LargeBinary,
-    MetaData,
     RowMapping,
     Select,
-    String,
-    Table,
-    Text,
-    create_engine,
     delete,
-    event,
     func,
     insert,
     inspect,
@@ -36,6 +25,22 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError
 
+from coinkv.corpus.schema import (
+    ARRAYS,
+    CONTENTS,
+    DOCUMENTS,
+    METADATA,
+    NOT_IN_CONTENT,
+    PLACE_ORDER,
+    PLACEMENTS,
+    PLACEMENTS_BEFORE,
+    STATE,
+    CatalogueStats,
+    Content,
+    DocumentRow,
+    Placement,
+)
+from coinkv.corpus.sqlite import REBUILD, WRITES, sqlite_engine, structure_problems, translation
 from coinkv.errors import (
     CoinKVError,
     IndexMismatchError,
@@ -44,143 +49,9 @@ from coinkv.errors import (
     StorageError,
 )
 
-BUSY_TIMEOUT_SECONDS = 30.0
-"""How long a writer waits for another writer."""
 _BATCH = 500
 _GENERATION = "generation"
 _NEVER = 0
-_REBUILD = "restore it from a copy, or build the index again into a new folder"
-
-_metadata = MetaData()
-_documents = Table(
-    "documents",
-    _metadata,
-    Column("key", Text, primary_key=True),
-    Column("title", Text, nullable=False),
-    Column("text", Text, nullable=False),
-    Column("content_hash", String(64), nullable=False),
-)
-_contents = Table(
-    "contents",
-    _metadata,
-    Column("content_hash", String(64), primary_key=True),
-    Column("title", Text, nullable=False),
-    Column("text", Text, nullable=False),
-    Column("header_tokens", Integer, nullable=False),
-    Column("token_ids", LargeBinary, nullable=False),
-    Column("nuggets", LargeBinary, nullable=False),
-    Column("exact", Integer, nullable=False),
-    Column("fuzzy", Integer, nullable=False),
-    Column("abandoned", Integer, nullable=False),
-    Column("covered_tokens", Integer, nullable=False),
-    Column("tokens", Integer, nullable=False),
-    Column("extractor", Text, nullable=False),
-    Column("embedder", Text, nullable=False),
-    Column("chunk_vector", LargeBinary, nullable=False),
-    Column("nugget_vectors", LargeBinary, nullable=False),
-    Column("last_generation", Integer, nullable=False),
-)
-_placements = Table(
-    "placements",
-    _metadata,
-    Column("document_key", Text, primary_key=True),
-    Column("ordinal", Integer, primary_key=True),
-    Column("content_hash", String(64), nullable=False, index=True),
-    Column("start", Integer, nullable=False),
-    Column("end", Integer, nullable=False),
-)
-_state = Table(
-    "state",
-    _metadata,
-    Column("name", Text, primary_key=True),
-    Column("value", Text, nullable=False),
-)
-_ARRAYS = {"token_ids": "<i4", "nuggets": "<i4", "chunk_vector": "<f4", "nugget_vectors": "<f4"}
-_NOT_IN_CONTENT = ("tokens", "last_generation")
-_WRITES = "coinkv_writes"
-_PLACE_ORDER = (_placements.c.document_key, _placements.c.ordinal)
-
-
-@dataclass(frozen=True)
-class DocumentRow:
-    """A published document; `content_hash` is 64 hex digits over what its chunks depend on."""
-
-    key: str
-    title: str
-    text: str
-    content_hash: str
-
-
-@dataclass(frozen=True)
-class Placement:
-    """Where a chunk stands: characters `[start, end)` of a document, as its `ordinal`-th chunk."""
-
-    document_key: str
-    ordinal: int
-    content_hash: str
-    start: int
-    end: int
-
-
-@dataclass(frozen=True, eq=False)
-class Content:
-    """A finished chunk: text, tokens, nuggets and vectors, wherever it stands.
-
-    Attributes:
-        content_hash: 64 hex digits over all that the chunk's KV depends on.
-        title: title of the document, without the header's line break.
-        text: the chunk's text, without the title header.
-        header_tokens: tokens of the title header, at the front of `token_ids`.
-        token_ids: `[tokens]` int32, title header included.
-        nuggets: `[n, 5]` int32: character start and end in `text`, token start and end in
-            `token_ids`, kind (0 exact, 1 fuzzy).
-        exact: candidates matched verbatim (paper arXiv 2608.07458, section 2.2).
-        fuzzy: candidates matched by similarity.
-        abandoned: candidates that matched nothing.
-        covered_tokens: tokens that lie in at least one nugget.
-        extractor: identity of the extractor.
-        embedder: identity of the embedder.
-        chunk_vector: `[dimension]` float32.
-        nugget_vectors: `[n, dimension]` float32, a row a nugget.
-    """
-
-    content_hash: str
-    title: str
-    text: str
-    header_tokens: int
-    token_ids: NDArray[np.int32]
-    nuggets: NDArray[np.int32]
-    exact: int
-    fuzzy: int
-    abandoned: int
-    covered_tokens: int
-    extractor: str
-    embedder: str
-    chunk_vector: NDArray[np.float32]
-    nugget_vectors: NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class CatalogueStats:
-    """Totals over the published generation.
-
-    Attributes:
-        documents: documents.
-        chunks: distinct chunks.
-        tokens: tokens of the distinct chunks, title headers included.
-        exact: nuggets matched verbatim.
-        fuzzy: nuggets matched by similarity.
-        abandoned: candidates that matched nothing.
-        coverage: share of the chunks' tokens, title headers left out, that lie in a nugget.
-    """
-
-    documents: int
-    chunks: int
-    tokens: int
-    exact: int
-    fuzzy: int
-    abandoned: int
-    coverage: float
 
 
 class Catalogue:
@@ -225,7 +96,7 @@ class Catalogue:
 
     @classmethod
     def _opened(cls, path: Path) -> Catalogue:
-        catalogue = cls(_sqlite_engine(path), path)
+        catalogue = cls(sqlite_engine(path), path)
         try:
             catalogue._require_tables()
         except CoinKVError:
@@ -237,9 +108,9 @@ class Catalogue:
         with self._translated(damaged=IndexNotFoundError):
             if not inspect(self._engine).get_table_names():
                 with self._transaction() as connection:
-                    _metadata.create_all(connection)
+                    METADATA.create_all(connection)
             tables = set(inspect(self._engine).get_table_names())
-            if not set(_metadata.tables) <= tables:
+            if not set(METADATA.tables) <= tables:
                 raise IndexNotFoundError("this database is not a catalogue", where=self._where)
             _ = self.generation
 
@@ -260,7 +131,7 @@ class Catalogue:
 
     def known(self, hashes: Iterable[str], *, extractor: str, embedder: str) -> set[str]:
         """Those of the hashes whose contents are finished with this extractor and embedder."""
-        table, wanted = _contents, list(hashes)
+        table, wanted = CONTENTS, list(hashes)
         same = (table.c.extractor == extractor) & (table.c.embedder == embedder)
         with self._reading() as connection:
             return {
@@ -281,9 +152,9 @@ class Catalogue:
         """
         row = _stored(content, self._where)
         with self._writing() as connection:
-            same = _contents.c.content_hash == content.content_hash
-            if not connection.execute(update(_contents).where(same).values(row)).rowcount:
-                connection.execute(insert(_contents).values(row | {"last_generation": _NEVER}))
+            same = CONTENTS.c.content_hash == content.content_hash
+            if not connection.execute(update(CONTENTS).where(same).values(row)).rowcount:
+                connection.execute(insert(CONTENTS).values(row | {"last_generation": _NEVER}))
 
     def content(self, content_hash: str) -> Content:
         """A finished chunk.
@@ -303,7 +174,7 @@ class Catalogue:
         rows: dict[str, RowMapping] = {}
         with self._reading() as connection:
             for batch in _batches(wanted):
-                query = select(_contents).where(_contents.c.content_hash.in_(batch))
+                query = select(CONTENTS).where(CONTENTS.c.content_hash.in_(batch))
                 rows |= {row["content_hash"]: row for row in connection.execute(query).mappings()}
         for content_hash in wanted:
             if content_hash not in rows:
@@ -312,7 +183,7 @@ class Catalogue:
 
     def hashes(self) -> list[str]:
         """Hashes of all finished chunks, published or not, sorted."""
-        query = select(_contents.c.content_hash).order_by(_contents.c.content_hash)
+        query = select(CONTENTS.c.content_hash).order_by(CONTENTS.c.content_hash)
         with self._reading() as connection:
             hashes = list(connection.scalars(query))
         if None in hashes:
@@ -339,21 +210,24 @@ class Catalogue:
                     where=self._where,
                     hint="let only one build run at a time",
                 )
-            finished = set(connection.scalars(select(_contents.c.content_hash)))
+            finished = set(connection.scalars(select(CONTENTS.c.content_hash)))
             for place in placements:
                 if place.content_hash not in finished or place.document_key not in keys:
                     raise InputError(
                         f"chunk {place.ordinal} of document {place.document_key!r} was not added",
                         where=self._where,
                     )
-            for table, rows in ((_documents, documents), (_placements, placements)):
+            connection.execute(delete(PLACEMENTS_BEFORE))
+            columns = [column.name for column in PLACEMENTS.c]
+            connection.execute(insert(PLACEMENTS_BEFORE).from_select(columns, select(PLACEMENTS)))
+            for table, rows in ((DOCUMENTS, documents), (PLACEMENTS, placements)):
                 connection.execute(delete(table))
                 if rows:
                     connection.execute(insert(table), [vars(row) for row in rows])
-            last, placed = _contents.c.last_generation, select(_placements.c.content_hash)
-            here = _contents.c.content_hash.in_(placed)
-            connection.execute(update(_contents).where(here).values(last_generation=generation))
-            connection.execute(delete(_contents).where((last == _NEVER) | (last < before)))
+            last, placed = CONTENTS.c.last_generation, select(PLACEMENTS.c.content_hash)
+            here = CONTENTS.c.content_hash.in_(placed)
+            connection.execute(update(CONTENTS).where(here).values(last_generation=generation))
+            connection.execute(delete(CONTENTS).where((last == _NEVER) | (last < before)))
             self._set(connection, _GENERATION, str(generation))
 
     @property
@@ -364,7 +238,7 @@ class Catalogue:
 
     def documents(self) -> list[DocumentRow]:
         """The published documents, by key."""
-        return [DocumentRow(**row) for row in self._rows(select(_documents), _documents.c.key)]
+        return [DocumentRow(**row) for row in self._rows(select(DOCUMENTS), DOCUMENTS.c.key)]
 
     def document(self, key: str) -> DocumentRow:
         """A published document.
@@ -372,25 +246,28 @@ class Catalogue:
         Raises:
             InputError: there is no document with this key.
         """
-        for row in self._rows(select(_documents).where(_documents.c.key == key)):
+        for row in self._rows(select(DOCUMENTS).where(DOCUMENTS.c.key == key)):
             return DocumentRow(**row)
         raise InputError(f"the index has no document {key!r}", where=self._where)
 
     def placements(self) -> list[Placement]:
         """Where chunks stand in the published documents, by document and ordinal."""
-        return [Placement(**row) for row in self._rows(select(_placements), *_PLACE_ORDER)]
+        return [Placement(**row) for row in self._rows(select(PLACEMENTS), *PLACE_ORDER)]
 
     def placements_of(self, content_hash: str) -> list[Placement]:
         """Where a chunk stands in the published documents, by document and ordinal.
 
+        Of a chunk that only the generation before had: where it stood then.
+
         Raises:
             IndexMismatchError: it stands in none (any more).
         """
-        same = _placements.c.content_hash == content_hash
-        rows = self._rows(select(_placements).where(same), *_PLACE_ORDER)
-        if not rows:
-            self._gone(content_hash)
-        return [Placement(**row) for row in rows]
+        for table in (PLACEMENTS, PLACEMENTS_BEFORE):
+            same = select(table).where(table.c.content_hash == content_hash)
+            rows = self._rows(same, table.c.document_key, table.c.ordinal)
+            if rows:
+                return [Placement(**row) for row in rows]
+        self._gone(content_hash)
 
     def embedder(self) -> str:
         """Identity of the embedder whose vectors are published.
@@ -398,7 +275,7 @@ class Catalogue:
         Raises:
             IndexNotFoundError: nothing is published.
         """
-        columns = _contents.c
+        columns = CONTENTS.c
         with self._reading() as connection:
             generation = self._generation(connection)
             published = (columns.last_generation == generation) & (generation != _NEVER)
@@ -410,10 +287,10 @@ class Catalogue:
     def stats(self) -> CatalogueStats:
         """Totals over the published generation."""
         summed = ("tokens", "header_tokens", "covered_tokens", "exact", "fuzzy", "abandoned")
-        totals = [func.count(), *(func.sum(_contents.c[name]) for name in summed)]
-        placed = _contents.c.content_hash.in_(select(_placements.c.content_hash))
+        totals = [func.count(), *(func.sum(CONTENTS.c[name]) for name in summed)]
+        placed = CONTENTS.c.content_hash.in_(select(PLACEMENTS.c.content_hash))
         with self._reading() as connection:
-            documents = connection.scalar(select(func.count()).select_from(_documents))
+            documents = connection.scalar(select(func.count()).select_from(DOCUMENTS))
             row = connection.execute(select(*totals).where(placed)).one()
         chunks, tokens, header, covered, exact, fuzzy, abandoned = (int(n or 0) for n in row)
         return CatalogueStats(
@@ -447,7 +324,7 @@ class Catalogue:
         found: list[str] = []
         try:
             with self._reading() as connection:
-                found += _structure_problems(connection)
+                found += structure_problems(connection)
             hashes = self.hashes()
             finished = set(hashes)
             for place in self.placements():
@@ -477,7 +354,7 @@ class Catalogue:
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
         with self._engine.connect() as connection:
-            connection = connection.execution_options(**{_WRITES: True})
+            connection = connection.execution_options(**{WRITES: True})
             with connection.begin():
                 yield connection
 
@@ -491,7 +368,7 @@ class Catalogue:
                 "a text holds characters that are not valid Unicode", where=self._where
             ) from error
         except (DBAPIError, sqlite3.Error) as error:
-            raise _translation(error, self._where, damaged) from error
+            raise translation(error, self._where, damaged) from error
 
     def _rows(self, query: Select[Any], *order: Column[Any]) -> list[dict[str, Any]]:
         with self._reading() as connection:
@@ -506,17 +383,17 @@ class Catalogue:
 
     @staticmethod
     def _get(connection: Connection, name: str) -> str | None:
-        return connection.scalar(select(_state.c.value).where(_state.c.name == name))
+        return connection.scalar(select(STATE.c.value).where(STATE.c.name == name))
 
     @staticmethod
     def _set(connection: Connection, name: str, value: str) -> None:
-        connection.execute(delete(_state).where(_state.c.name == name))
-        connection.execute(insert(_state).values(name=name, value=value))
+        connection.execute(delete(STATE).where(STATE.c.name == name))
+        connection.execute(insert(STATE).values(name=name, value=value))
 
     def _restored(self, row: RowMapping) -> Content:
-        columns = {name: value for name, value in row.items() if name not in _NOT_IN_CONTENT}
+        columns = {name: value for name, value in row.items() if name not in NOT_IN_CONTENT}
         try:
-            for name, dtype in _ARRAYS.items():
+            for name, dtype in ARRAYS.items():
                 columns[name] = np.frombuffer(columns[name], dtype)
             columns["nuggets"] = columns["nuggets"].reshape(-1, 5)
             dimension = len(columns["chunk_vector"])
@@ -528,7 +405,7 @@ class Catalogue:
         return content
 
     def _damage(self, what: str) -> StorageError:
-        return StorageError(f"the catalogue is damaged ({what})", where=self._where, hint=_REBUILD)
+        return StorageError(f"the catalogue is damaged ({what})", where=self._where, hint=REBUILD)
 
     def _gone(self, content_hash: str) -> NoReturn:
         raise IndexMismatchError(
@@ -548,7 +425,7 @@ def _stored(content: Content, where: Path) -> dict[str, Any]:
     """The columns of a content, arrays in little endian bytes."""
     _require_consistent(content, where)
     row = vars(content) | {"tokens": len(content.token_ids)}
-    return row | {name: row[name].astype(dtype).tobytes() for name, dtype in _ARRAYS.items()}
+    return row | {name: row[name].astype(dtype).tobytes() for name, dtype in ARRAYS.items()}
 
 
 def _require_consistent(content: Content, where: Path) -> None:
@@ -568,48 +445,3 @@ def _require_consistent(content: Content, where: Path) -> None:
     else:
         return
     raise InputError(wrong, where=where)
-
-
-def _translation(error: Exception, where: Path, damaged: type[CoinKVError]) -> CoinKVError:
-    """The error to show for one the database raised."""
-    cause = getattr(error, "orig", None) or error
-    said = str(cause).splitlines()[0] if str(cause) else type(cause).__name__
-    primary = (getattr(cause, "sqlite_errorcode", None) or 0) & 0xFF
-    if primary in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_ERROR):
-        return damaged(f"the catalogue is damaged ({said})", where=where, hint=_REBUILD)
-    hint = _HINTS.get(primary, "check that disk and the permissions, then run the command again")
-    return StorageError(f"the catalogue cannot be used ({said})", where=where, hint=hint)
-
-
-# What follows is all that is SQLite's own; another database brings its own engine.
-
-
-_HINTS = {
-    sqlite3.SQLITE_FULL: "free space on that disk, then run the command again",
-    sqlite3.SQLITE_BUSY: "another process writes to it: wait for it, then run the command again",
-}
-
-
-def _sqlite_engine(path: Path) -> Engine:
-    """Connections to a database file: readers beside one writer, commits on the disk."""
-    engine = create_engine(URL.create("sqlite", database=str(path)), max_overflow=-1)
-
-    @event.listens_for(engine, "connect")
-    def _configure(connection: Any, record: Any) -> None:
-        connection.isolation_level = None  # transactions begin below, not where the driver guesses
-        connection.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_SECONDS * 1000)}")
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")  # a chunk costs far more than a sync
-
-    @event.listens_for(engine, "begin")
-    def _begin(connection: Connection) -> None:
-        writes = connection.get_execution_options().get(_WRITES, False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-    return engine
-
-
-def _structure_problems(connection: Connection) -> list[str]:
-    """What the database itself finds wrong in its file."""
-    lines = connection.exec_driver_sql("PRAGMA integrity_check").scalars().all()
-    return [f"catalogue: {line}" for line in lines if line != "ok"]

@@ -14,11 +14,12 @@ import torch
 
 from coinkv.config import CHUNK_TOKENS, DEFAULT_EMBEDDER, DEFAULT_MODEL
 from coinkv.corpus.align import align
-from coinkv.corpus.catalogue import Catalogue, Content, DocumentRow, Placement
+from coinkv.corpus.catalogue import Catalogue
 from coinkv.corpus.chunks import Chunk, split
 from coinkv.corpus.documents import Document, read_documents
 from coinkv.corpus.extract.base import Extractor
 from coinkv.corpus.extract.sentences import SentenceExtractor
+from coinkv.corpus.schema import Content, DocumentRow, Placement
 from coinkv.errors import InputError
 from coinkv.methods.blocks import ChunkBlocks, EncodeAfter
 from coinkv.model.backbone import Backbone

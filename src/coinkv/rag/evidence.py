@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from coinkv.corpus.catalogue import Catalogue, Content, Placement
+from coinkv.corpus.catalogue import Catalogue
+from coinkv.corpus.schema import Content, Placement
 from coinkv.rag.answer import Evidence
 from coinkv.retrieval.two_stage import Retrieval
 
@@ -32,13 +33,10 @@ def evidence_of(
     found = []
     for nugget in retrieval.nuggets:
         content_hash = hashes[nugget.chunk]
-        content = contents[content_hash]
-        characters = next(
-            (int(row[0]), int(row[1]))
-            for row in content.nuggets
-            if (row[2], row[3]) == (nugget.start, nugget.end)
+        characters = nugget.text_start, nugget.text_end
+        found.append(
+            _evidence(contents[content_hash], places[content_hash], characters, nugget.score)
         )
-        found.append(_evidence(content, places[content_hash], characters, nugget.score))
     return tuple(found)
 
 

@@ -6,7 +6,8 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from coinkv.corpus.catalogue import Catalogue, Content, DocumentRow, Placement
+from coinkv.corpus.catalogue import Catalogue
+from coinkv.corpus.schema import Content, DocumentRow, Placement
 from coinkv.rag.index import VECTORS, vectors_folder
 from coinkv.rag.settings import IndexSettings
 from coinkv.retrieval.index import VectorIndex

@@ -36,7 +36,7 @@ class VectorRow(Protocol):
 
     @property
     def nuggets(self) -> NDArray[np.int32]:
-        """int32 `[n, 5]`; columns 2 and 3 are token start and end."""
+        """int32 `[n, 5]`: character start and end, token start and end, and one more."""
 
     @property
     def nugget_vectors(self) -> NDArray[np.float32]:
@@ -176,7 +176,10 @@ class VectorIndex:
         return bytes(self._hashes[row]).hex()
 
     def nuggets_of(self, row: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """A chunk's nuggets: token spans int32 `[n, 2]` and vectors float32 `[n, dim]`."""
+        """A chunk's nuggets: int32 `[n, 4]`, float32 vectors `[n, dim]`.
+
+        The four are character start and end in the chunk's text, token start and end.
+        """
         start, end = int(self._offsets[row]), int(self._offsets[row + 1])
         return self._spans[start:end], self._nugget_vectors[start:end]
 
@@ -206,7 +209,8 @@ class VectorIndex:
         )
         graph: Any = self._graph
         scores, rows = graph.search(query[None], k, params=effort)
-        return rows[0], scores[0]
+        found = rows[0] >= 0  # a graph may reach fewer than it was asked for
+        return rows[0][found], scores[0][found]
 
 
 def _collected(rows: Iterable[VectorRow]) -> dict[str, NDArray[Any]]:
@@ -216,7 +220,7 @@ def _collected(rows: Iterable[VectorRow]) -> dict[str, NDArray[Any]]:
     for row in rows:
         hashes.append(bytes.fromhex(row.content_hash))
         vectors.append(row.chunk_vector)
-        spans.append(row.nuggets[:, 2:4])
+        spans.append(row.nuggets[:, :4])
         nugget_vectors.append(row.nugget_vectors)
         offsets.append(offsets[-1] + len(row.nuggets))
     dimension = len(vectors[0]) if vectors else 0
@@ -224,7 +228,7 @@ def _collected(rows: Iterable[VectorRow]) -> dict[str, NDArray[Any]]:
         "chunk_hashes": np.frombuffer(b"".join(hashes), np.uint8).reshape(-1, 32),
         "chunk_vectors": _stacked(vectors, (len(vectors), dimension), np.float32),
         "nugget_offsets": np.asarray(offsets, np.int64),
-        "nugget_spans": _stacked(spans, (offsets[-1], 2), np.int32),
+        "nugget_spans": _stacked(spans, (offsets[-1], 4), np.int32),
         "nugget_vectors": _stacked(nugget_vectors, (offsets[-1], dimension), np.float32),
     }
 

@@ -22,12 +22,23 @@ class RetrievedChunk:
 
 @dataclass(frozen=True)
 class RetrievedNugget:
-    """Tokens `[start, end)` of the chunk with this rank in the list, and their similarity."""
+    """A nugget of the chunk with this rank in the list.
+
+    Attributes:
+        chunk: the chunk's rank.
+        start: first token in the chunk's token ids.
+        end: one past the last token.
+        score: similarity to the question.
+        text_start: first character in the chunk's text.
+        text_end: one past the last character.
+    """
 
     chunk: int
     start: int
     end: int
     score: float
+    text_start: int
+    text_end: int
 
 
 @dataclass(frozen=True)
@@ -68,8 +79,10 @@ def retrieve(
         spans, vectors = index.nuggets_of(int(row))
         similarity = vectors @ query
         found += [
-            RetrievedNugget(rank, int(start), int(end), float(score))
-            for (start, end), score in zip(spans, similarity, strict=True)
+            RetrievedNugget(rank, start, end, float(score), text_start, text_end)
+            for (text_start, text_end, start, end), score in zip(
+                spans.tolist(), similarity, strict=True
+            )
         ]
     found.sort(key=lambda nugget: (-nugget.score, nugget.chunk, nugget.start))
     return Retrieval(chunks, tuple(found[:k_nuggets]))
