@@ -230,7 +230,12 @@ def test_the_hash_seed_of_python_does_not_matter(folder, tmp_path):
     running = [
         subprocess.Popen(
             [sys.executable, "-c", code, str(folder)],
-            env={**os.environ, "PYTHONHASHSEED": seed, "COINKV_HOME": str(tmp_path / seed)},
+            env={
+                **os.environ,
+                "PYTHONHASHSEED": seed,
+                "COINKV_HOME": str(tmp_path / seed),
+                "OMP_NUM_THREADS": "1",
+            },
             stdout=subprocess.PIPE,
             text=True,
         )

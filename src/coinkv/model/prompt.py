@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from datetime import date
+from typing import Any
 
 from coinkv.errors import InputError
 from coinkv.model.backbone import Backbone
@@ -17,7 +17,10 @@ INSTRUCTIONS = (
 )
 _EVIDENCE, _QUESTION = "\u2402evidence\u2403", "\u2402question\u2403"
 # Templates that print today's date would change the prefix, and with it every cache key, each day.
-_TEMPLATE_DATE = date(2025, 1, 1)
+_FIXED_DATE = (
+    "{% macro strftime_now(format) %}{{ format | replace('%Y', '2025') | replace('%m', '01')"
+    " | replace('%d', '01') | replace('%B', 'January') | replace('%b', 'Jan') }}{% endmacro %}"
+)
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ def _unicode(text: str, what: str) -> str:
         text.encode()
     except UnicodeEncodeError as error:
         raise InputError(
-            f"{what} is no Unicode text: character {error.start + 1} stands for a broken byte",
+            f"no Unicode text in {what}: character {error.start + 1} stands for a broken byte",
             hint="give it in UTF-8",
         ) from error
     return text
@@ -95,12 +98,7 @@ def _parts(backbone: Backbone, instructions: str) -> tuple[str, str, str]:
     fault = "accepts neither a system message nor a lone user message"
     for messages in (system, merged):
         try:
-            text: str = backbone.tokenizer.apply_chat_template(
-                messages,
-                tokenize=False,
-                add_generation_prompt=True,
-                strftime_now=_TEMPLATE_DATE.strftime,
-            )
+            text = _rendered(backbone.tokenizer, messages)
         except Exception:  # noqa: BLE001 - templates raise what they like when a role is unknown
             continue
         before, _, rest = text.partition(_EVIDENCE)
@@ -116,6 +114,17 @@ def _parts(backbone: Backbone, instructions: str) -> tuple[str, str, str]:
     )
 
 
+def _rendered(tokenizer: Any, messages: list[dict[str, str]]) -> str:
+    template = tokenizer.get_chat_template()
+    text: str = tokenizer.apply_chat_template(
+        messages,
+        chat_template=_FIXED_DATE + template if "strftime_now" in template else template,
+        tokenize=False,
+        add_generation_prompt=True,
+    )
+    return text
+
+
 def _template_ids(backbone: Backbone, text: str) -> tuple[int, ...]:
     return tuple(backbone.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
@@ -129,4 +138,4 @@ def _with_one_bos(backbone: Backbone, ids: tuple[int, ...]) -> tuple[int, ...]:
     body = ids
     while body[:2] == (bos, bos):
         body = body[1:]
-    return (bos, *body) if added and body[:1] != (bos,) else body
+    return (bos, *body) if added and bos not in body else body
