@@ -13,7 +13,8 @@ from coinkv.model.backbone import Backbone
 from coinkv.model.load import load
 from tiny_models import SUPPORTED, save_tiny_model
 
-torch.set_num_threads(min(2, os.cpu_count() or 1))
+# Tiny models gain nothing by more threads, and tests may share their machine.
+torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -128,7 +128,12 @@ def _extractor(
 def _print(report: BuildReport) -> None:
     nuggets = report.nuggets
     for name in report.skipped:
-        console.print(f"skipped (no readable kind of document): {name}", highlight=False)
+        console.print(
+            f"skipped (no readable kind of document): {name}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
     results.print(
         f"{report.documents} documents, {report.chunks} chunks ({report.encoded} encoded now, "
         f"{report.reused} kept), {report.tokens} tokens"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import math
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -11,6 +12,9 @@ from coinkv.cli import options as shared
 from coinkv.cli.output import print_json, results
 from coinkv.config import DEFAULT_MODEL
 from coinkv.errors import UnsupportedModelError
+
+if TYPE_CHECKING:
+    from coinkv.model.gate import Rung
 
 
 def check_command(
@@ -32,7 +36,7 @@ def check_command(
             print_json({"model": model, "passed": False, "reason": error.what, "rungs": []})
         raise
     if json:
-        rungs = [{**vars(rung), "passed": rung.passed} for rung in report.rungs]
+        rungs = [_facts(rung) for rung in report.rungs]
         print_json(
             {
                 "model": model,
@@ -55,6 +59,19 @@ def check_command(
             )
         results.print(table)
         verdict = "its KV can be moved" if report.passed else "refused"
-        results.print(f"{model}: {verdict}, up to {report.context_length} tokens of context")
+        results.print(
+            f"{model}: {verdict}, up to {report.context_length} tokens of context",
+            markup=False,
+            soft_wrap=True,
+        )
     if not report.passed:
         raise UnsupportedModelError(report.reason, where=model)
+
+
+def _facts(rung: Rung) -> dict[str, Any]:
+    """A rung as JSON, which knows neither infinity nor "not a number"."""
+    facts = {**vars(rung), "passed": rung.passed}
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in facts.items()
+    }

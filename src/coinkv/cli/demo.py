@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import statistics
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -63,7 +64,12 @@ def demo_command(
         f"\nMedian over {len(rows)} questions: the first token comes [bold]{ratio:.1f} times[/] "
         f"sooner with coinrag than with standard_rag ({opened.settings.chunk_tokens}-token chunks)."
     )
-    results.print(f'Ask your own: coinkv ask --index {folder} "..."', markup=False, highlight=False)
+    results.print(
+        f'Ask your own: coinkv ask --index {shlex.quote(str(folder))} "..."',
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _ask_all(index: Index, questions: list[str], *, show: bool) -> dict[str, dict[str, Answer]]:

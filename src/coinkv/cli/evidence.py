@@ -28,10 +28,13 @@ def show_evidence(index: Index, evidence: Sequence[Evidence]) -> None:
                 f"{document}, chunk {number}, characters {first.chunk_start} to "
                 f"{first.chunk_end} ({best:.2f})",
                 style="bold cyan",
-            )
+            ),
+            soft_wrap=True,
         )
         text = index.catalogue.document(document).text[first.chunk_start : first.chunk_end]
-        results.print(highlighted(text, first.chunk_start, pieces, plain=not results.is_terminal))
+        plain = not results.is_terminal
+        shown = highlighted(text, first.chunk_start, pieces, plain=plain)
+        results.print(shown, soft_wrap=plain)
 
 
 def highlighted(text: str, offset: int, pieces: Sequence[Evidence], *, plain: bool) -> Text:

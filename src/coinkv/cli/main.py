@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import errno
+import io
+import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 import typer
+from rich.text import Text
 
 from coinkv import __version__
 from coinkv.cli import ask, bench, build, check, demo, index
@@ -50,27 +52,43 @@ def main() -> None:
     Exit codes: 0 done, 1 something failed (a broken index, a full disk), 2 bad input, 130
     interrupted.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a character is no error
     try:
-        app()
+        exit_code = app(prog_name="coinkv", standalone_mode=False)
+        sys.stdout.flush()
     except CoinKVError as error:
         _fail(str(error), error.exit_code)
-    except KeyboardInterrupt:
-        _fail("interrupted; finished work is kept, the same command goes on from there", 130)
+    except (KeyboardInterrupt, typer.Abort):
+        exit_code = 130
     except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(1)
+        _leave_quietly()
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+        _fail(f"{error.filename or 'storage'}: {error.strerror or error}", 1)
+    except Exception as error:
+        # typer's usage errors have their class in different places in different versions
+        if not hasattr(error, "format_message"):
             raise
-        _fail(f"{error.filename or 'storage'}: {error.strerror}; free space or permissions", 1)
-
-
-def _fail(line: str, exit_code: int) -> None:
-    console.print(f"[bold red]error:[/] {_escaped(line)}", soft_wrap=True, highlight=False)
+        _fail_usage(error)
+    if exit_code == 130:
+        _fail("interrupted; a build goes on where it was when the same command is run again", 130)
     sys.exit(exit_code)
 
 
-def _escaped(text: str) -> str:
-    from rich.markup import escape
+def _fail(line: str, exit_code: int) -> NoReturn:
+    console.print(Text.assemble(("error: ", "bold red"), line), soft_wrap=True)
+    sys.exit(exit_code)
 
-    return escape(text)
+
+def _fail_usage(error: Any) -> NoReturn:
+    said = " ".join(error.format_message().split())
+    if said:  # no arguments at all: the help has been printed already
+        _fail(f"{said.rstrip('.')}; see: {error.ctx.command_path} --help", error.exit_code)
+    sys.exit(error.exit_code)
+
+
+def _leave_quietly() -> NoReturn:
+    """Exit after the reader of our output has gone, without a complaint at the last flush."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(1)

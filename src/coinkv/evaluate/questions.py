@@ -18,8 +18,11 @@ def read_questions(path: Path, limit: int | None = None) -> list[str]:
     Raises:
         InputError: no such file, a line that is no JSON object with a question, or no question.
     """
+    if limit is not None and limit < 1:
+        raise InputError(f"limit is {limit}", hint="use 1 or more")
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # not splitlines: JSON strings may hold U+2028 and its like
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except FileNotFoundError as error:
         raise InputError("no such file", where=path, hint="name a JSONL file") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -30,7 +33,7 @@ def read_questions(path: Path, limit: int | None = None) -> list[str]:
             continue
         try:
             question = json.loads(line)["question"]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise InputError(
                 'this line is not {"question": ...}', where=f"{path}, line {number}"
             ) from error
@@ -39,6 +42,4 @@ def read_questions(path: Path, limit: int | None = None) -> list[str]:
         questions.append(question)
     if not questions:
         raise InputError("the file holds no question", where=path)
-    if limit is not None and limit < 1:
-        raise InputError(f"limit is {limit}", hint="use 1 or more")
     return questions[:limit]

@@ -94,7 +94,7 @@ class ChunkBlocks:
             counts.damaged += 1
             counts.damaged_keys.append(key)
             _log.warning("recomputing a damaged block: %s", error)
-            self.store.delete(key)
+            self._forget(key)
         else:
             if read is not None:
                 counts.bytes_read += read.bytes_read
@@ -106,6 +106,12 @@ class ChunkBlocks:
             return block
         rows = torch.cat([torch.arange(start, end) for start, end in spans])
         return KVBlock(block.keys[:, :, rows], block.values[:, :, rows], block.positions[rows])
+
+    def _forget(self, key: str) -> None:
+        try:
+            self.store.delete(key)
+        except StorageError as error:  # on a read-only disk it is recomputed each time
+            _log.warning("a damaged block could not be removed: %s", error)
 
     def _restored(self, content_hash: str) -> KVBlock:
         block = self.encode(self.token_ids_of(content_hash))

@@ -20,7 +20,7 @@ from coinkv.tokens import Tokenized
 class Backbone:
     """A loaded model, ready for `fill`.
 
-    Made by `coinkv.model.pretrained.load`, which also measures `rope` and runs the gate.
+    Made by `coinkv.model.load.load`, which also measures `rope` and runs the gate.
 
     Attributes:
         name: the name or path it was loaded by.

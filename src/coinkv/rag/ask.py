@@ -125,11 +125,15 @@ class CoinRAG:
 
 
 class AnswerStream:
-    """The text of an answer as it is decoded; `.answer` holds all of it once iterated through."""
+    """The text of an answer as it is decoded; `.answer` holds all of it once iterated through.
+
+    The pieces joined are `answer.text`: white space around the answer is left out.
+    """
 
     def __init__(self, asker: CoinRAG, first: FirstToken, sampling: Sampling) -> None:
         self._asker, self._first, self._sampling = asker, first, sampling
         self._answer: Answer | None = None
+        self._pieces = self._decoded()
 
     @property
     def answer(self) -> Answer:
@@ -148,17 +152,25 @@ class AnswerStream:
         return self._first.clock.total_seconds
 
     def __iter__(self) -> Iterator[str]:
+        return self._pieces
+
+    def _decoded(self) -> Iterator[str]:
         first, backbone = self._first, self._asker.index.backbone
         started = time.perf_counter()
         texts: list[str] = []
+        held = ""
         tokens = 0
         reason: FinishReason = "length"
         for piece in decode(backbone, first.context.cache, first.logits, self._sampling):
             tokens += piece.token_id is not None
             reason = piece.finish_reason or reason
-            if piece.text:
-                texts.append(piece.text)
-                yield piece.text
+            held += piece.text
+            certain = held.rstrip()  # white space may be the answer's end
+            held = held[len(certain) :] if texts or certain else ""
+            certain = certain if texts else certain.lstrip()
+            if certain:
+                texts.append(certain)
+                yield certain
         seconds = time.perf_counter() - started
         self._answer = self._complete("".join(texts), tokens, seconds, reason)
 
@@ -166,7 +178,7 @@ class AnswerStream:
         first, asker = self._first, self._asker
         counts = first.context.counts
         return Answer(
-            text=text.strip(),
+            text=text,
             method=asker.method.name,
             evidence=evidence_of(asker.index.catalogue, first.retrieval, asker.method.unit),
             len_tokens=first.context_tokens,
@@ -188,6 +200,7 @@ def _within(name: str, given: int | None, default: int, available: int) -> int:
         return max(1, min(default, available))
     if not 1 <= given <= available:
         raise InputError(
-            f"{name} is {given}, the index holds {available}", hint=f"use 1 to {available}"
+            f"{name} is {given}, the index holds {available}",
+            hint=f"use 1 to {available}" if available else "leave it out",
         )
     return given

@@ -4,71 +4,24 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
-from coinkv.config import CHUNK_TOKENS, DEFAULT_EMBEDDER, DEFAULT_MODEL
-from coinkv.corpus.align import align
 from coinkv.corpus.catalogue import Catalogue
 from coinkv.corpus.chunks import Chunk, split
 from coinkv.corpus.documents import Document, read_documents
-from coinkv.corpus.extract.base import Extractor
-from coinkv.corpus.extract.sentences import SentenceExtractor
-from coinkv.corpus.schema import Content, DocumentRow, Placement
+from coinkv.corpus.schema import DocumentRow, Placement
 from coinkv.errors import InputError
-from coinkv.methods.blocks import ChunkBlocks, EncodeAfter
-from coinkv.model.backbone import Backbone
-from coinkv.model.fill import plain_prefill
-from coinkv.model.load import load
-from coinkv.model.prompt import Prompt, build_prompt
+from coinkv.rag.finish import ChunkFinisher, OnProgress, StageTimes
 from coinkv.rag.index import CATALOGUE, chunk_blocks
+from coinkv.rag.options import BuildOptions, BuildPlan
 from coinkv.rag.publish import publish
-from coinkv.rag.settings import IndexSettings
-from coinkv.rag.workshop import BuildLock, Finisher
-from coinkv.retrieval.embed import Embedder, load_embedder
+from coinkv.rag.settings import IndexSettings, published_settings
+from coinkv.rag.workshop import BuildLock
 
-OnProgress = Callable[[str, int, int], None]
-"""Called with a stage's name, what is done and what there is."""
-
-_PREFILL_SAMPLES = 5
-
-
-@dataclass(frozen=True)
-class BuildOptions:
-    """How to build. What is left None is taken from the index, or from the defaults when new.
-
-    Attributes:
-        model: backbone by name or folder, or one that is loaded.
-        embedder: embedder by name.
-        extractor: finds nugget candidates; sentences by default.
-        language: ISO 639-1 code of the documents, for the ends of sentences.
-        chunk_tokens: most tokens of a chunk.
-        title_header: chunks begin with their document's title.
-        encode_after: encode chunks behind the system prompt (`prefix`) or alone (`nothing`).
-        keep: keep documents that the source does not have (by default they are removed).
-        device: where to compute.
-        dtype: computing dtype.
-        max_context: promise a shorter context, for models whose frequencies change beyond one.
-        tau: least similarity of a fuzzy match (paper arXiv 2608.07458, section 2.2).
-    """
-
-    model: str | Backbone | None = None
-    embedder: str | None = None
-    extractor: Extractor | None = None
-    language: str | None = None
-    chunk_tokens: int | None = None
-    title_header: bool | None = None
-    encode_after: EncodeAfter | None = None
-    keep: bool = False
-    device: str | torch.device | None = None
-    dtype: str | torch.dtype | None = None
-    max_context: int | None = None
-    tau: float = 0.7
+__all__ = ["BuildOptions", "BuildReport", "OnProgress", "build"]
 
 
 @dataclass(frozen=True)
@@ -143,12 +96,18 @@ def build(
     skipped: list[str] = []
     tell("reading documents", 0, 1)
     documents = read_documents(Path(source), skipped=skipped)
+    times = StageTimes()
+    with times.stage("load"):
+        tell("loading the models", 0, 1)
+        before = _settings_in(folder)
+        plan = BuildPlan.of(options, before, folder)
     with BuildLock(folder, lambda: tell("waiting for another build of this index", 0, 1)):
-        run = _Run.begin(folder, options, tell)
-        try:
-            report = run.finish(documents, keep=options.keep)
-        finally:
-            run.catalogue.close()
+        old = _settings_in(folder)
+        if old != before:  # another build has published meanwhile
+            plan = BuildPlan.of(options, old, folder)
+        path = folder / CATALOGUE
+        with Catalogue.open(path) if path.exists() else Catalogue.create(path) as catalogue:
+            report = _Run(folder, catalogue, plan, times).finish(documents, options.keep, tell)
     seconds = time.perf_counter() - started
     return BuildReport(seconds=seconds, skipped=tuple(skipped), **report)
 
@@ -167,95 +126,89 @@ def _require_index_folder(folder: Path) -> None:
             )
 
 
-@dataclass
+def _settings_in(folder: Path) -> IndexSettings | None:
+    """Settings of the published index in a folder, None where there is none yet."""
+    if not (folder / CATALOGUE).exists():
+        return None
+    with Catalogue.open(folder / CATALOGUE) as catalogue:
+        return published_settings(catalogue, catalogue.generation, str(folder))
+
+
+@dataclass(frozen=True)
 class _Run:
-    """One build: the opened parts and what was measured so far."""
+    """One build under the lock."""
 
     folder: Path
     catalogue: Catalogue
-    settings: IndexSettings
-    backbone: Backbone
-    blocks: ChunkBlocks
-    embedder: Embedder
-    extractor: Extractor
-    tau: float
-    tell: OnProgress
-    stage_seconds: dict[str, float]
-    samples: list[float] = field(default_factory=list)
+    plan: BuildPlan
+    times: StageTimes
 
-    @classmethod
-    def begin(cls, folder: Path, options: BuildOptions, tell: OnProgress) -> _Run:
-        path = folder / CATALOGUE
-        catalogue = Catalogue.open(path) if path.exists() else Catalogue.create(path)
-        started = time.perf_counter()
-        tell("loading the models", 0, 1)
-        kept = catalogue.state("settings")
-        old = IndexSettings.from_json(kept, str(folder)) if kept else None
-        backbone = _backbone(options, old)
-        prompt = build_prompt(backbone)
-        settings = _settings(options, old, backbone, prompt)
-        if old:
-            old.require_same_model(
-                backbone.name, backbone.fingerprint, prompt.prefix_hash, str(folder)
-            )
-        backbone.require_room(
-            len(prompt.prefix_ids) + settings.chunk_tokens + len(prompt.suffix_ids("x")),
-            f"a chunk of {settings.chunk_tokens} tokens with prompt and question",
-        )
-        embedder = load_embedder(settings.embedder)
-        catalogue.set_state("settings", settings.to_json())
-        blocks = chunk_blocks(folder, catalogue, settings, backbone, prompt)
+    def finish(self, documents: Sequence[Document], keep: bool, tell: OnProgress) -> dict[str, Any]:
+        """Chunk, finish what is new, publish, and report."""
+        settings, plan = self.plan.settings, self.plan
+        blocks = chunk_blocks(self.folder, self.catalogue, settings, plan.backbone, plan.prompt)
         blocks.store.sweep()
-        extractor = options.extractor or SentenceExtractor(language=settings.language)
-        loading = {"load": time.perf_counter() - started}
-        return cls(
-            folder,
-            catalogue,
-            settings,
-            backbone,
-            blocks,
-            embedder,
-            extractor,
-            options.tau,
-            tell,
-            loading,
-        )
-
-    def finish(self, documents: Sequence[Document], *, keep: bool) -> dict[str, Any]:
-        """Chunk, encode what is new, publish, and report."""
         if keep:
-            ours = {document.key for document in documents}
-            documents = [
-                *documents,
-                *(
-                    Document(row.key, row.title, row.text)
-                    for row in self.catalogue.documents()
-                    if row.key not in ours
-                ),
-            ]
-        chunks = self._chunks(documents)
+            documents = [*documents, *self._others(documents)]
+        chunks = self._chunks(documents, tell)
         distinct = {chunk.content_hash: chunk for chunk in chunks}
-        encoded = self._encode_missing(distinct)
-        with self._stage("publish"):
-            self.tell("publishing", 0, 1)
+        finisher = ChunkFinisher(plan, self.catalogue, blocks, self.times)
+        encoded = finisher.finish(distinct, tell)
+        with self.times.stage("publish"):
+            tell("publishing", 0, 1)
             publish(
                 self.folder,
                 self.catalogue,
-                self.embedder.identity,
-                self.settings,
-                self.blocks.store,
+                plan.embedder.identity,
+                settings,
+                blocks.store,
                 [DocumentRow(d.key, d.title, d.text, d.content_hash) for d in documents],
                 [
                     Placement(c.document_key, c.ordinal, c.content_hash, c.start, c.end)
                     for c in chunks
                 ],
             )
+        return {
+            **self._totals(),
+            "encoded": encoded,
+            "reused": len(distinct) - encoded,
+            "kv_bytes": blocks.store.total_bytes(),
+            "stage_seconds": self.times.seconds,
+            "build_over_prefill": (
+                statistics.median(finisher.samples) if finisher.samples else None
+            ),
+            "extractor_counts": dict(plan.extractor.counts),
+        }
+
+    def _others(self, documents: Sequence[Document]) -> list[Document]:
+        """Documents of the index that the source does not have."""
+        ours = {document.key for document in documents}
+        return [
+            Document(row.key, row.title, row.text)
+            for row in self.catalogue.documents()
+            if row.key not in ours
+        ]
+
+    def _chunks(self, documents: Sequence[Document], tell: OnProgress) -> list[Chunk]:
+        settings = self.plan.settings
+        chunks: list[Chunk] = []
+        with self.times.stage("chunk"):
+            for done, document in enumerate(documents):
+                tell("cutting into chunks", done, len(documents))
+                chunks += split(
+                    document,
+                    self.plan.backbone,
+                    max_tokens=settings.chunk_tokens,
+                    title_header=settings.title_header,
+                    language=settings.language,
+                )
+        return chunks
+
+    def _totals(self) -> dict[str, Any]:
         totals = self.catalogue.stats()
         return {
             "documents": totals.documents,
             "chunks": totals.chunks,
-            "encoded": encoded,
-            "reused": len(distinct) - encoded,
             "nuggets": {
                 "exact": totals.exact,
                 "fuzzy": totals.fuzzy,
@@ -263,147 +216,4 @@ class _Run:
                 "coverage": totals.coverage,
             },
             "tokens": totals.tokens,
-            "kv_bytes": self.blocks.store.total_bytes(),
-            "stage_seconds": self.stage_seconds,
-            "build_over_prefill": statistics.median(self.samples) if self.samples else None,
-            "extractor_counts": dict(self.extractor.counts),
         }
-
-    def _chunks(self, documents: Sequence[Document]) -> list[Chunk]:
-        chunks: list[Chunk] = []
-        with self._stage("chunk"):
-            for done, document in enumerate(documents):
-                self.tell("cutting into chunks", done, len(documents))
-                chunks += split(
-                    document,
-                    self.backbone,
-                    max_tokens=self.settings.chunk_tokens,
-                    title_header=self.settings.title_header,
-                    language=self.settings.language,
-                )
-        return chunks
-
-    def _encode_missing(self, distinct: dict[str, Chunk]) -> int:
-        """Extract, embed, encode and keep every chunk that is not finished; returns how many."""
-        known = self.catalogue.known(
-            distinct, extractor=self._extractor_identity(), embedder=self.embedder.identity
-        )
-        stored = set(self.blocks.store.keys())
-        work = [
-            chunk
-            for content_hash, chunk in distinct.items()
-            if content_hash not in known or self.blocks.key_of(content_hash) not in stored
-        ]
-        candidates = self.extractor.extract_all([chunk.text for chunk in work])
-        sampled = set(range(1, min(len(work), _PREFILL_SAMPLES + 1))) or {0}
-        with Finisher() as finisher:
-            for done, chunk in enumerate(work):
-                self.tell("encoding chunks", done, len(work))
-                with self._stage("extract"):
-                    found = next(candidates)
-                content = self._content(chunk, found)
-                self._encode(chunk, content, finisher, sample=done in sampled)
-            self.tell("encoding chunks", len(work), len(work))
-        return len(work)
-
-    def _content(self, chunk: Chunk, candidates: Sequence[str]) -> Content:
-        with self._stage("align"):
-            aligned = align(candidates, chunk, tau=self.tau)
-        nuggets = aligned.nuggets
-        with self._stage("embed"):
-            texts = [chunk.text[nugget.start : nugget.end] for nugget in nuggets]
-            titled = f"{chunk.title}\n{chunk.text}" if chunk.title else chunk.text
-            vectors = self.embedder.embed([titled, *texts])
-        spans = [
-            (n.start, n.end, n.token_start, n.token_end, int(n.kind == "fuzzy")) for n in nuggets
-        ]
-        return Content(
-            content_hash=chunk.content_hash,
-            title=chunk.title,
-            text=chunk.text,
-            header_tokens=chunk.header_tokens,
-            token_ids=np.asarray(chunk.token_ids, dtype=np.int32),
-            nuggets=np.asarray(spans, dtype=np.int32).reshape(-1, 5),
-            exact=aligned.exact,
-            fuzzy=aligned.fuzzy,
-            abandoned=aligned.abandoned,
-            covered_tokens=aligned.covered_tokens,
-            extractor=self._extractor_identity(),
-            embedder=self.embedder.identity,
-            chunk_vector=vectors[0],
-            nugget_vectors=vectors[1:],
-        )
-
-    def _encode(self, chunk: Chunk, content: Content, finisher: Finisher, *, sample: bool) -> None:
-        started = time.perf_counter()
-        with self._stage("encode"):
-            block = self.blocks.encode(chunk.token_ids)
-            self.backbone.synchronize()
-
-            def keep() -> None:
-                self.blocks.write(chunk.content_hash, block)
-                self.catalogue.add(content)
-
-            finisher.submit(keep)
-        if not sample:
-            return
-        encoding = time.perf_counter() - started
-        with self._stage("measure"):
-            started = time.perf_counter()
-            plain_prefill(self.backbone, chunk.token_ids)
-            self.backbone.synchronize()
-            self.samples.append(encoding / (time.perf_counter() - started))
-
-    def _extractor_identity(self) -> str:
-        return f"{self.extractor.identity} tau={self.tau:g}"
-
-    def _stage(self, name: str) -> _StageTimer:
-        return _StageTimer(self.stage_seconds, name)
-
-
-class _StageTimer:
-    """Adds the seconds of a `with` block to a stage."""
-
-    def __init__(self, seconds: dict[str, float], name: str) -> None:
-        self._seconds, self._name = seconds, name
-
-    def __enter__(self) -> None:
-        self._started = time.perf_counter()
-
-    def __exit__(self, *exception: object) -> None:
-        spent = time.perf_counter() - self._started
-        self._seconds[self._name] = self._seconds.get(self._name, 0.0) + spent
-
-
-def _backbone(options: BuildOptions, old: IndexSettings | None) -> Backbone:
-    if isinstance(options.model, Backbone):
-        return options.model
-    name = options.model or (old.model if old else DEFAULT_MODEL)
-    max_context = options.max_context or (old.max_context if old else None)
-    return load(name, device=options.device, dtype=options.dtype, max_context=max_context)
-
-
-def _settings(
-    options: BuildOptions, old: IndexSettings | None, backbone: Backbone, prompt: Prompt
-) -> IndexSettings:
-    """The options given, else those of the index, else the defaults."""
-
-    def chosen(name: str, default: Any) -> Any:
-        given = getattr(options, name)
-        kept = getattr(old, name) if old else None
-        return given if given is not None else kept if kept is not None else default
-
-    encode_after = chosen("encode_after", "prefix")
-    if encode_after not in ("prefix", "nothing"):
-        raise InputError(f"encode_after is {encode_after!r}", hint="use 'prefix' or 'nothing'")
-    return IndexSettings(
-        model=backbone.name,
-        fingerprint=backbone.fingerprint,
-        prefix_hash=prompt.prefix_hash,
-        embedder=chosen("embedder", DEFAULT_EMBEDDER),
-        chunk_tokens=chosen("chunk_tokens", CHUNK_TOKENS),
-        title_header=chosen("title_header", True),
-        encode_after=encode_after,
-        language=chosen("language", "en"),
-        max_context=chosen("max_context", None),
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from coinkv.model.backbone import Backbone
 from coinkv.model.fill import LiveCache, fill
 from coinkv.model.load import load
 from coinkv.model.prompt import Prompt, build_prompt
-from coinkv.rag.settings import IndexSettings
+from coinkv.rag.settings import IndexSettings, published_settings
 from coinkv.retrieval.embed import Embedder, load_embedder
 from coinkv.retrieval.index import VectorIndex
 from coinkv.store.disk import DiskStore
@@ -77,24 +78,28 @@ class Index:
             IndexMismatchError: it belongs to another model, prompt, embedder or format version.
         """
         folder = Path(folder)
-        catalogue, settings = open_catalogue(folder)
-        if isinstance(model, Backbone):
-            backbone = model
-        else:
-            backbone = load(
-                model or settings.model,
-                device=device,
-                dtype=dtype,
-                max_context=settings.max_context,
+        catalogue, settings, generation = open_published(folder)
+        with ExitStack() as on_error:
+            on_error.callback(catalogue.close)
+            # mapped before the models take their time, so that no build removes it meanwhile
+            vectors = VectorIndex.open(vectors_folder(folder, generation))
+            if isinstance(model, Backbone):
+                backbone = model
+            else:
+                backbone = load(
+                    model or settings.model,
+                    device=device,
+                    dtype=dtype,
+                    max_context=settings.max_context,
+                )
+            prompt = build_prompt(backbone)
+            settings.require_same_model(
+                backbone.name, backbone.fingerprint, prompt.prefix_hash, str(folder)
             )
-        prompt = build_prompt(backbone)
-        settings.require_same_model(
-            backbone.name, backbone.fingerprint, prompt.prefix_hash, str(folder)
-        )
-        embedder = load_embedder(settings.embedder)
-        vectors = open_vectors(folder, catalogue)
-        vectors.require_embedder(embedder.identity)
-        blocks = chunk_blocks(folder, catalogue, settings, backbone, prompt)
+            embedder = load_embedder(settings.embedder)
+            vectors.require_embedder(embedder.identity)
+            blocks = chunk_blocks(folder, catalogue, settings, backbone, prompt)
+            on_error.pop_all()
         return cls(folder, settings, catalogue, vectors, embedder, Workbench(prompt, blocks))
 
     @classmethod
@@ -116,8 +121,8 @@ class Index:
         return cls.open(folder, model=options.model, device=options.device, dtype=options.dtype)
 
 
-def open_catalogue(folder: Path) -> tuple[Catalogue, IndexSettings]:
-    """Catalogue and settings of a finished index.
+def open_published(folder: Path) -> tuple[Catalogue, IndexSettings, int]:
+    """Catalogue of a finished index, and settings and number of its published generation.
 
     Raises:
         IndexNotFoundError: no index, or one whose first build did not finish.
@@ -128,20 +133,18 @@ def open_catalogue(folder: Path) -> tuple[Catalogue, IndexSettings]:
             "no index in this folder", where=folder, hint="make one with: coinkv build DOCS --index"
         )
     catalogue = Catalogue.open(folder / CATALOGUE)
-    kept = catalogue.state("settings")
-    if kept is not None:
-        settings = IndexSettings.from_json(kept, str(folder))
-        if catalogue.generation:
-            return catalogue, settings
-    catalogue.close()
-    raise IndexNotFoundError(
-        "the build of this index did not finish", where=folder, hint="run the same build again"
-    )
-
-
-def open_vectors(folder: Path, catalogue: Catalogue) -> VectorIndex:
-    """The vectors of the catalogue's generation."""
-    return VectorIndex.open(vectors_folder(folder, catalogue.generation))
+    with ExitStack() as on_error:
+        on_error.callback(catalogue.close)
+        generation = catalogue.generation
+        settings = published_settings(catalogue, generation, str(folder))
+        if settings is None:
+            raise IndexNotFoundError(
+                "the build of this index did not finish",
+                where=folder,
+                hint="run the same build again",
+            )
+        on_error.pop_all()
+    return catalogue, settings, generation
 
 
 def vectors_folder(folder: Path, generation: int) -> Path:

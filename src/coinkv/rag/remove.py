@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from coinkv.errors import InputError
-from coinkv.rag.index import BLOCKS, open_catalogue
+from coinkv.rag.index import BLOCKS, open_published
 from coinkv.rag.publish import publish
 from coinkv.rag.workshop import BuildLock
 from coinkv.store.disk import DiskStore
@@ -18,9 +18,9 @@ def remove(folder: Path, keys: Sequence[str]) -> int:
     Raises:
         InputError: a key the index does not have, or the last document would go.
     """
-    open_catalogue(folder)[0].close()  # a folder without an index must not get a lock file
+    open_published(folder)[0].close()  # a folder without an index must not get a lock file
     with BuildLock(folder):
-        catalogue, settings = open_catalogue(folder)
+        catalogue, settings, _ = open_published(folder)
         try:
             documents = catalogue.documents()
             known = {document.key for document in documents}

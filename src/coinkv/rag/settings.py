@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 
 from coinkv.config import CHUNK_TOKENS
+from coinkv.corpus.catalogue import Catalogue
 from coinkv.errors import IndexMismatchError
 from coinkv.methods.blocks import EncodeAfter
 from coinkv.store.base import block_key
@@ -92,3 +93,25 @@ class IndexSettings:
                 where=where,
                 hint="build it again into a new folder",
             )
+
+
+def published_settings(catalogue: Catalogue, generation: int, where: str) -> IndexSettings | None:
+    """Settings of a published generation; None when none is published (generation 0).
+
+    Raises:
+        IndexMismatchError: they were written by another format version.
+    """
+    kept = catalogue.state(_state_name(generation))
+    return IndexSettings.from_json(kept or "", where) if generation else None
+
+
+def keep_settings(catalogue: Catalogue, generation: int, settings: IndexSettings) -> None:
+    """Keep the settings of a generation, before it is published.
+
+    Each generation has its own: a build that is cut off leaves those of the published one alone.
+    """
+    catalogue.set_state(_state_name(generation), settings.to_json())
+
+
+def _state_name(generation: int) -> str:
+    return f"settings of generation {generation}"

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from coinkv.rag.index import BLOCKS, open_catalogue
+from coinkv.rag.index import BLOCKS, open_published
 from coinkv.store.disk import DiskStore
 
 
@@ -16,11 +16,10 @@ def stats(folder: Path) -> dict[str, Any]:
     Raises:
         IndexNotFoundError: there is no finished index.
     """
-    catalogue, settings = open_catalogue(folder)
+    catalogue, settings, generation = open_published(folder)
     try:
         totals = catalogue.stats()
         keys = [document.key for document in catalogue.documents()]
-        generation = catalogue.generation
     finally:
         catalogue.close()
     store = DiskStore(folder / BLOCKS)

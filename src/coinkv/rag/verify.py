@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coinkv.errors import CoinKVError, CorruptBlockError
-from coinkv.rag.index import BLOCKS, open_catalogue, open_vectors
+from coinkv.corpus.catalogue import Catalogue
+from coinkv.errors import CoinKVError, CorruptBlockError, IndexNotFoundError, StorageError
+from coinkv.rag.index import BLOCKS, CATALOGUE, open_published, vectors_folder
+from coinkv.retrieval.index import VectorIndex
 from coinkv.store.disk import DiskStore
 
 
@@ -25,10 +28,10 @@ class VerifyReport:
     """
 
     problems: tuple[str, ...]
-    blocks: int
-    missing: int
-    damaged: int
-    unneeded: int
+    blocks: int = 0
+    missing: int = 0
+    damaged: int = 0
+    unneeded: int = 0
 
     @property
     def clean(self) -> bool:
@@ -45,29 +48,62 @@ def verify(folder: Path, on_progress: Callable[[int, int], None] | None = None) 
 
     Raises:
         IndexNotFoundError: there is no finished index.
+        IndexMismatchError: it has another format version.
     """
-    catalogue, settings = open_catalogue(folder)
-    problems: list[str] = []
-    try:
-        problems += catalogue.problems()
-        vectors = open_vectors(folder, catalogue)
-        vectors.verify()
-    except CoinKVError as error:
-        problems.append(str(error))
-    store = DiskStore(folder / BLOCKS)
-    wanted = {settings.block_key(content_hash) for content_hash in catalogue.hashes()}
+    tell = on_progress or (lambda done, total: None)
+    damage = _catalogue_damage(folder)
+    if damage is not None:
+        return VerifyReport((damage,))
+    catalogue, settings, generation = open_published(folder)
+    with closing(catalogue):
+        problems = catalogue.problems()
+        try:
+            VectorIndex.open(vectors_folder(folder, generation)).verify()
+        except CoinKVError as error:
+            problems.append(str(error))
+        try:
+            published = {place.content_hash for place in catalogue.placements()}
+            finished = catalogue.hashes()
+        except StorageError:  # catalogue.problems() has said it
+            return VerifyReport(tuple(problems))
+    return _with_blocks(
+        problems,
+        DiskStore(folder / BLOCKS),
+        {settings.block_key(content_hash) for content_hash in published},
+        {settings.block_key(content_hash) for content_hash in finished},
+        tell,
+    )
+
+
+def _catalogue_damage(folder: Path) -> str | None:
+    """Why a catalogue that is there cannot even be opened; None when it can, or is not there."""
+    if (folder / CATALOGUE).is_file():
+        try:
+            Catalogue.open(folder / CATALOGUE).close()
+        except (IndexNotFoundError, StorageError) as error:
+            return str(error)
+    return None
+
+
+def _with_blocks(
+    problems: list[str],
+    store: DiskStore,
+    published: set[str],
+    finished: set[str],
+    tell: Callable[[int, int], None],
+) -> VerifyReport:
+    """Blocks of published chunks must be there; those of an unfinished build may be."""
     stored = set(store.keys())
-    missing = sorted(wanted - stored)
+    missing = sorted(published - stored)
     problems += [f"block {key[:12]} is missing" for key in missing]
     damaged = 0
-    checked = sorted(wanted & stored)
+    checked = sorted(stored & (published | finished))
     for done, key in enumerate(checked):
-        if on_progress is not None:
-            on_progress(done, len(checked))
+        tell(done, len(checked))
         try:
             store.verify(key)
-        except CorruptBlockError as error:
+        except (CorruptBlockError, StorageError) as error:
             damaged += 1
             problems.append(str(error))
-    catalogue.close()
-    return VerifyReport(tuple(problems), len(checked), len(missing), damaged, len(stored - wanted))
+    unneeded = len(stored) - len(checked)
+    return VerifyReport(tuple(problems), len(checked), len(missing), damaged, unneeded)

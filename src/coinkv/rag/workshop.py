@@ -70,7 +70,7 @@ class Finisher:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=error is not None)
+        self._pool.shutdown(wait=True)  # what is encoded is worth keeping, even after an error
         if error is None:
             for future in self._waiting:
                 future.result()
