@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from coinkv.model.load import load
 from coinkv.model.threads import one_thread
 from coinkv.rag.build import BuildOptions, BuildReport, build
 from coinkv.rag.index import Index
+from coinkv.retrieval.embed import load_embedder
 from tiny_models import save_tiny_model
 
 CHUNK_TOKENS = 96
@@ -25,7 +27,8 @@ DOCUMENTS = {
         "Since 1962 the bridge carries no cars."
     ),
     "mill.md": (
-        "# The water mill\n\nThe mill grinds rye and barley. Its wheel has 24 paddles of larch wood. "
+        "# The water mill\n\nThe mill grinds rye and barley. "
+        "Its wheel has 24 paddles of larch wood. "
         "Miller Peter Sand bought it in 1875 for 900 crowns.\n\n"
         "The mill stopped when the power station opened. Today it is a museum of tools."
     ),
@@ -74,9 +77,21 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_model(folder, {"model_type": "llama", "max_position_embeddings": 2048})
 
 
+load_embedder_once = functools.cache(load_embedder)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The embedder is loaded once a test run, and a model this tiny needs one thread only."""
+    monkeypatch.setattr("coinkv.rag.index.load_embedder", load_embedder_once)
+    monkeypatch.setattr("coinkv.rag.options.load_embedder", load_embedder_once)
+    with one_thread():
+        yield
+
+
 @pytest.fixture(scope="session")
 def backbone(model_folder: Path) -> Backbone:
-    with one_thread():  # the model is too small for two
+    with one_thread():
         return load(str(model_folder), device="cpu")
 
 

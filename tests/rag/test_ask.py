@@ -7,7 +7,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from small_corpus import QUESTIONS, write_documents
 
 from coinkv.errors import InputError
 from coinkv.methods.registry import METHODS
@@ -16,6 +15,7 @@ from coinkv.model.decode import Sampling
 from coinkv.rag.ask import CoinRAG
 from coinkv.rag.build import BuildOptions
 from coinkv.rag.index import Index
+from small_corpus import QUESTIONS, write_documents
 
 NAMES = ("Anna Holm", "Peter Sand", "Marta Lund", "the miller", "the teacher")
 FIFTY = [
@@ -58,7 +58,7 @@ def test_a_question_that_is_empty_or_no_text_is_refused(index, question):
 
 
 def test_a_question_longer_than_the_window_is_refused(index):
-    with pytest.raises(InputError, match="the context window of .* holds 2048"):
+    with pytest.raises(InputError, match=r"the context window of .* holds 2048"):
         CoinRAG(index).ask("why " * 3000)
 
 

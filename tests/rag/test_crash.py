@@ -11,14 +11,14 @@ import time
 from pathlib import Path
 
 import pytest
-from command_line import start
-from small_corpus import CHUNK_TOKENS, QUESTIONS, block_files, contents_of, write_documents
 
 from coinkv.model.decode import Sampling
 from coinkv.rag.ask import CoinRAG
 from coinkv.rag.index import Index
 from coinkv.rag.stats import stats
 from coinkv.rag.verify import verify
+from command_line import start
+from small_corpus import CHUNK_TOKENS, QUESTIONS, block_files, contents_of, write_documents
 
 TIMEOUT_SECONDS = 120
 
@@ -83,7 +83,9 @@ def test_a_build_killed_at_three_moments_completes_and_redoes_nothing(
     report = survives_kills(lane, tmp_path / "index", model_folder, moments)
     asker = CoinRAG(Index.open(tmp_path / "index", model=backbone), sampling=Sampling(1))
     assert report["documents"] == 2
-    assert "House 7 in elm lane" in asker.ask("Which door has house 7 in elm lane?").evidence[0].text
+    assert (
+        "House 7 in elm lane" in asker.ask("Which door has house 7 in elm lane?").evidence[0].text
+    )
 
 
 @pytest.mark.slow

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from small_corpus import QUESTIONS, write_documents
 
 from coinkv.methods.registry import METHODS
 from coinkv.model.decode import Sampling
 from coinkv.rag.ask import CoinRAG
 from coinkv.rag.build import build
 from coinkv.rag.index import Index
+from small_corpus import QUESTIONS, write_documents
 
 SOURCES = ("bridge.txt", "mill.md", "school.html", "fish.txt", "bridge.txt", "fish.txt")
 
@@ -33,7 +33,9 @@ def test_evidence_is_quoted_from_its_document_and_lies_in_its_chunk(index, metho
         assert piece.chunk_start <= piece.start < piece.end <= piece.chunk_end
         assert piece.title == document.title
         places = index.catalogue.placements()
-        place = next(p for p in places if (p.document_key, p.ordinal) == (piece.document, piece.chunk))
+        place = next(
+            p for p in places if (p.document_key, p.ordinal) == (piece.document, piece.chunk)
+        )
         assert (place.start, place.end) == (piece.chunk_start, piece.chunk_end)
 
 
@@ -45,7 +47,7 @@ def test_methods_of_whole_chunks_show_whole_chunks(index):
 
 def test_coinrag_shows_as_many_nuggets_as_were_asked_for_best_first(index):
     pieces = evidence(index, QUESTIONS[0], k_nuggets=4)
-    assert [piece.text for piece in pieces][0] == "The stone bridge was built in 1843 by Anna Holm."
+    assert pieces[0].text == "The stone bridge was built in 1843 by Anna Holm."
     scores = [piece.score for piece in pieces]
     assert len(scores) == 4
     assert scores == sorted(scores, reverse=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import pairwise
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from small_corpus import CHUNK_TOKENS, QUESTIONS, contents_of, write_documents
 
 from coinkv.errors import InputError
 from coinkv.kv.block import KVBlock
@@ -23,6 +23,7 @@ from coinkv.rag import ask
 from coinkv.rag.build import build
 from coinkv.rag.index import Index
 from coinkv.retrieval.two_stage import Retrieval, RetrievedChunk, RetrievedNugget
+from small_corpus import CHUNK_TOKENS, QUESTIONS, contents_of, write_documents
 
 ROOM = 64
 
@@ -103,7 +104,7 @@ def test_standard_rag_is_the_models_own_forward_on_the_ids(index):
     names = hashes(index, 3)
     suffix = index.bench.prompt.suffix_ids(QUESTIONS[0])
     context = compose(StandardRAG(), index, retrieval(names))
-    ids = [*index.bench.prompt.prefix_ids, *sum((token_ids(index, n) for n in names), [])]
+    ids = [*index.bench.prompt.prefix_ids, *(i for n in names for i in token_ids(index, n))]
     assert context.len_tokens == len(ids)
     assert list(context.pending) == ids
     reference = own_logits(index, [*ids, *suffix], len(suffix))
@@ -175,7 +176,7 @@ def test_merged_spans_cover_the_same_tokens_once_in_order(starts_and_lengths):
     merged = disjoint(spans)
     tokens = [token for start, end in merged for token in range(start, end)]
     assert tokens == sorted({token for start, end in spans for token in range(start, end)})
-    assert all(before[1] < after[0] for before, after in zip(merged, merged[1:], strict=False))
+    assert all(before[1] < after[0] for before, after in pairwise(merged))
 
 
 def test_chunks_stand_in_retrieval_order_and_their_nuggets_in_document_order(index):

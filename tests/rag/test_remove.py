@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from small_corpus import DOCUMENTS, QUESTIONS, after, block_files, contents_of
 
 from coinkv.corpus.extract.sentences import SentenceExtractor
 from coinkv.errors import IndexMismatchError, IndexNotFoundError, InputError
@@ -16,7 +15,8 @@ from coinkv.rag.index import Index
 from coinkv.rag.remove import remove
 from coinkv.rag.stats import stats
 from coinkv.rag.verify import verify
-from coinkv.retrieval.embed import MiniLM
+from coinkv.retrieval.embed import Embedder
+from small_corpus import DOCUMENTS, QUESTIONS, after, block_files, contents_of, load_embedder_once
 
 
 def test_a_removed_document_is_no_evidence_any_more(index_folder, backbone, encodings):
@@ -80,16 +80,21 @@ def test_a_folder_without_an_index_gets_no_lock_file(tmp_path):
     assert contents_of(tmp_path) == {}
 
 
-def test_vectors_of_two_embedders_never_mix(village, index_folder, options, monkeypatch):
-    real = MiniLM.embed
-    monkeypatch.setattr(MiniLM, "embed", lambda self, texts: -real(self, texts))
-    init = MiniLM.__init__
+class Mirrored(Embedder):
+    """Vectors that point the other way."""
 
-    def other(self, folder):
-        init(self, folder)
-        self.identity = "another embedder"
+    identity = "another embedder"
 
-    monkeypatch.setattr(MiniLM, "__init__", other)
+    def __init__(self):
+        self.real = load_embedder_once()
+        self.dimension = self.real.dimension
+
+    def embed(self, texts):
+        return -self.real.embed(texts)
+
+
+def test_vectors_of_two_embedders_never_mix(village, index_folder, options, backbone, monkeypatch):
+    monkeypatch.setattr("coinkv.rag.options.load_embedder", lambda name: Mirrored())
     with pytest.raises(RuntimeError, match="cut off"):
         build(village, index_folder, options, after(3, RuntimeError("cut off")))
     with pytest.raises(IndexMismatchError, match="run that build again"):
@@ -97,6 +102,8 @@ def test_vectors_of_two_embedders_never_mix(village, index_folder, options, monk
     assert stats(index_folder)["documents"] == len(DOCUMENTS)
     build(village, index_folder, options)
     assert remove(index_folder, ["fish.txt"]) == len(DOCUMENTS) - 1
+    with pytest.raises(IndexMismatchError, match="the vectors were made by"):
+        Index.open(index_folder, model=backbone)
 
 
 def test_a_removal_keeps_the_settings_of_the_index(village, tmp_path, options):

@@ -6,7 +6,6 @@ import os
 import sqlite3
 
 import pytest
-from small_corpus import QUESTIONS, block_files
 
 from coinkv.errors import IndexNotFoundError
 from coinkv.model.decode import Sampling
@@ -14,6 +13,7 @@ from coinkv.rag.ask import CoinRAG
 from coinkv.rag.build import build
 from coinkv.rag.index import Index
 from coinkv.rag.verify import verify
+from small_corpus import QUESTIONS, block_files
 
 ALL = {"method": "standard_cag", "sampling": Sampling(6)}
 
