@@ -74,7 +74,10 @@ def kill_writers(root: Path, report: Connection) -> None:
     kv, positions = block(TOKENS, dim=DIM)
     whole, dice, store = (bits(kv), bits(positions)), random.Random(7), DiskStore(root)
     counts = Counter[str]()
-    for _ in range(KILLING_ROUNDS):
+    rounds = 0
+    # on a slow machine a kill may hit no write for many rounds: go on until one has
+    while rounds < KILLING_ROUNDS or (not counts["leftovers"] and rounds < 10 * KILLING_ROUNDS):
+        rounds += 1
         writers = [forked(lambda: keep_writing(root, kv, positions)) for _ in range(4)]
         for doomed in (writers[:2], writers[2:]):
             until = time.monotonic() + dice.uniform(0.02, 0.15)
