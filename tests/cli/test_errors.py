@@ -175,9 +175,8 @@ def test_an_index_of_another_model_or_format_version(
         ("Why?", ("--dtype", "bfloat16"), "was built with"),
     ],
 )
-@pytest.mark.parametrize("json_too", [(), ("--json",)])
-def test_questions_and_numbers_that_cannot_be_used(coinkv, built, question, more, says, json_too):
-    require_one_line(coinkv("ask", question, "--index", built[0], *more, *json_too), says=says)
+def test_questions_and_numbers_that_cannot_be_used(coinkv, built, question, more, says):
+    require_one_line(coinkv("ask", question, "--index", built[0], *more, "--json"), says=says)
 
 
 @pytest.mark.parametrize(

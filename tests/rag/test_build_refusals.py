@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ BAD_SOURCES = {
     "empty file": lambda docs: _file(docs / "a.txt", b""),
     "binary file": lambda docs: _file(docs / "a.txt", bytes(range(256)) * 8),
     "wrong encoding": lambda docs: _file(docs / "a.txt", "Übergrößenträger".encode("latin-1")),
+    "name that is no text": lambda docs: _file(docs / os.fsdecode(b"caf\xe9.txt"), b"A text."),
     "corrupt pdf": lambda docs: _file(docs / "a.pdf", b"%PDF-1.7 and then nothing"),
 }
 

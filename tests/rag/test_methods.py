@@ -118,7 +118,7 @@ def test_standard_cag_of_one_chunk_is_full_prefill_within_the_rounding_of_16_bit
     reference = own_logits(index, ids, len(suffix))
     context = compose(StandardCAG(), index, retrieval([name]))
     rounded = difference(logits_behind(index, context, suffix), reference)
-    assert 0 < rounded < 2e-3
+    assert 0 < rounded < 4e-3
     assert stored(index, name).keys.dtype == torch.float16
 
 

@@ -13,7 +13,7 @@ from coinkv.corpus.catalogue import Catalogue
 from coinkv.corpus.chunks import Chunk, split
 from coinkv.corpus.documents import Document, read_documents
 from coinkv.corpus.schema import DocumentRow, Placement
-from coinkv.errors import InputError
+from coinkv.errors import DocumentError, InputError
 from coinkv.rag.finish import ChunkFinisher, OnProgress, StageTimes
 from coinkv.rag.index import CATALOGUE, chunk_blocks
 from coinkv.rag.options import BuildOptions, BuildPlan
@@ -96,6 +96,7 @@ def build(
     skipped: list[str] = []
     tell("reading documents", 0, 1)
     documents = read_documents(Path(source), skipped=skipped)
+    _require_unicode_keys(documents)
     times = StageTimes()
     with times.stage("load"):
         tell("loading the models", 0, 1)
@@ -124,6 +125,17 @@ def _require_index_folder(folder: Path) -> None:
                 where=folder,
                 hint="name a new or empty folder for the index",
             )
+
+
+def _require_unicode_keys(documents: Sequence[Document]) -> None:
+    """Refuse file names that are no text: the catalogue could not keep them."""
+    for document in documents:
+        try:
+            document.key.encode()
+        except UnicodeEncodeError as error:
+            raise DocumentError(
+                "its name is no valid Unicode", where=ascii(document.key), hint="rename this file"
+            ) from error
 
 
 def _settings_in(folder: Path) -> IndexSettings | None:
