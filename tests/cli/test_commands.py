@@ -197,7 +197,7 @@ def test_index_remove_takes_documents_out(coinkv, index_folder):
     facts = one_object(coinkv(*command, "--json"))
     assert facts == {"removed": ["fish.txt", "mill.md"], "documents": len(DOCUMENTS) - 2}
     ran = coinkv("index", "remove", "words.txt", "--index", index_folder)
-    assert "2 documents are left" in ran.out
+    assert "documents left: 2" in ran.out
 
 
 def test_check_prints_what_was_measured_and_the_verdict(coinkv, model_folder, tmp_path):

@@ -260,7 +260,8 @@ def test_control_c_during_a_build_is_one_line_and_the_build_goes_on_later(
 
 
 def test_a_reader_that_leaves_early_causes_no_traceback(built):
-    process = start("index", "stats", "--index", built[0])
-    process.stdout.close()
-    assert process.stderr.read() == ""
-    assert process.wait(TIMEOUT_SECONDS) == 1
+    for more in ((), ("--json",)):
+        process = start("index", "stats", "--index", built[0], *more)
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(TIMEOUT_SECONDS) == 1

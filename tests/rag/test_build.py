@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from coinkv.corpus.catalogue import Catalogue
 from coinkv.corpus.extract.sentences import SentenceExtractor
 from coinkv.errors import (
     IndexNotFoundError,
@@ -139,6 +140,22 @@ def test_the_old_index_answers_as_before_while_a_build_lies_unfinished(
     assert verify(index_folder).clean
     build(docs, index_folder, other)
     assert answers(index_folder, backbone, k_chunks=1, k_nuggets=1) != before
+
+
+def test_a_build_cut_off_at_its_last_step_leaves_the_old_index_as_it_was(
+    village, index_folder, options, backbone, monkeypatch
+):
+    before = answers(index_folder, backbone), stats(index_folder)["settings"]
+
+    def cut_off(*_):
+        raise RuntimeError("cut off")
+
+    monkeypatch.setattr(Catalogue, "publish", cut_off)
+    other = dataclasses.replace(options, encode_after="nothing", title_header=False)
+    with pytest.raises(RuntimeError, match="cut off"):
+        build(village, index_folder, other)
+    assert (answers(index_folder, backbone), stats(index_folder)["settings"]) == before
+    assert verify(index_folder).clean
 
 
 def test_an_index_that_is_open_answers_on_after_a_rebuild(village, index_folder, options, backbone):

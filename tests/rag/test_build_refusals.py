@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from coinkv.corpus.extract.sentences import SentenceExtractor
 from coinkv.errors import (
     DocumentError,
     IndexMismatchError,
@@ -52,6 +53,7 @@ def test_unreadable_sources_are_refused_before_anything_is_written(tmp_path, opt
         {"tau": 1.5},
         {"encode_after": "everything"},
         {"language": "klingon"},
+        {"language": "klingon", "extractor": SentenceExtractor()},
         {"embedder": "/no/such/embedder"},
         {"model": None, "device": "quantum"},
     ],

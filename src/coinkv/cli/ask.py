@@ -72,6 +72,7 @@ def _print_timing(answer: Answer) -> None:
         f"Len {answer.len_tokens} tokens",
         style="dim",
         highlight=False,
+        soft_wrap=True,
     )
     repaired = answer.blocks_missing + answer.blocks_damaged
     if repaired:
@@ -79,4 +80,5 @@ def _print_timing(answer: Answer) -> None:
             f"{answer.blocks_damaged} damaged and {answer.blocks_missing} missing KV blocks were "
             "recomputed from their text",
             style="yellow",
+            soft_wrap=True,
         )

@@ -136,15 +136,19 @@ def _print(report: BuildReport) -> None:
         )
     results.print(
         f"{report.documents} documents, {report.chunks} chunks ({report.encoded} encoded now, "
-        f"{report.reused} kept), {report.tokens} tokens"
+        f"{report.reused} kept), {report.tokens} tokens",
+        soft_wrap=True,
     )
     results.print(
         f"nuggets: {nuggets['exact']:.0f} exact, {nuggets['fuzzy']:.0f} fuzzy, "
-        f"{nuggets['abandoned']:.0f} abandoned; they cover {nuggets['coverage']:.0%} of the text"
+        f"{nuggets['abandoned']:.0f} abandoned; they cover {nuggets['coverage']:.0%} of the text",
+        soft_wrap=True,
     )
     stages = ", ".join(
         f"{name} {milliseconds(seconds)}" for name, seconds in report.stage_seconds.items()
     )
-    results.print(f"{size(report.kv_bytes)} of KV, {report.seconds:.1f} s ({stages})")
+    results.print(
+        f"{size(report.kv_bytes)} of KV, {report.seconds:.1f} s ({stages})", soft_wrap=True
+    )
     if report.build_over_prefill is not None:
         results.print(f"encoding took {report.build_over_prefill:.2f} times a plain prefill")

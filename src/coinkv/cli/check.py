@@ -65,7 +65,7 @@ def check_command(
             soft_wrap=True,
         )
     if not report.passed:
-        raise UnsupportedModelError(report.reason, where=model)
+        raise UnsupportedModelError(report.reason, where=model, hint=report.hint)
 
 
 def _facts(rung: Rung) -> dict[str, Any]:

@@ -67,4 +67,4 @@ def remove_command(
     if json:
         print_json({"removed": documents, "documents": left})
     else:
-        results.print(f"removed {len(documents)}, {left} documents are left")
+        results.print(f"removed {len(documents)}, documents left: {left}")

@@ -16,6 +16,11 @@ from coinkv.kv.rope import Rope
 from coinkv.tokens import Tokenized
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """A dtype as options name it: `float32`, `bfloat16`."""
+    return str(dtype).removeprefix("torch.")
+
+
 @dataclass(frozen=True, eq=False)
 class Backbone:
     """A loaded model, ready for `fill`.

@@ -68,6 +68,16 @@ class GateReport:
             f"(allowed {failed.tolerance:g})"
         )
 
+    @property
+    def hint(self) -> str:
+        """What to do about a refusal."""
+        if all(rung.passed for rung in self.rungs if "context" not in rung.name):
+            return (
+                "its frequencies depend on length: promise a shorter context "
+                "(max_context, --max-context)"
+            )
+        return "use a decoder with standard rotary positions (RoPE) in every layer"
+
 
 def probe_ids(text_tokens: tuple[int, ...]) -> tuple[int, ...]:
     """The tokens a model is probed with: `PROBE_TOKENS`, repeated where the text is shorter."""

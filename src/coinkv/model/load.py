@@ -52,7 +52,7 @@ def load(
         raise UnsupportedModelError(
             f"KV of this model cannot be moved exactly: {report.reason}",
             where=name,
-            hint=_hint(report),
+            hint=report.hint,
         )
     return backbone
 
@@ -190,13 +190,6 @@ def _end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
         value = getattr(source, "eos_token_id", None)
         ends.update([value] if isinstance(value, int) else value or ())
     return frozenset(ends)
-
-
-def _hint(report: GateReport) -> str:
-    passed_near = all(rung.passed for rung in report.rungs if "context" not in rung.name)
-    if passed_near:
-        return "its frequencies depend on length: promise a shorter context (max_context)"
-    return "use a decoder with standard rotary positions (RoPE) in every layer"
 
 
 class _KeptVerdict:

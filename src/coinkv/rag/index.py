@@ -71,7 +71,7 @@ class Index:
             folder: the index folder.
             model: backbone, or its name; by default the one the index was built with.
             device: where to compute, by default the best there is.
-            dtype: computing dtype; must be the one the index was built with.
+            dtype: computing dtype, by default the one the index was built in; no other will do.
 
         Raises:
             IndexNotFoundError: there is no finished index in the folder.
@@ -89,13 +89,11 @@ class Index:
                 backbone = load(
                     model or settings.model,
                     device=device,
-                    dtype=dtype,
+                    dtype=dtype or settings.dtype,
                     max_context=settings.max_context,
                 )
             prompt = build_prompt(backbone)
-            settings.require_same_model(
-                backbone.name, backbone.fingerprint, prompt.prefix_hash, str(folder)
-            )
+            settings.require_same_model(backbone, prompt.prefix_hash, str(folder))
             embedder = load_embedder(settings.embedder)
             vectors.require_embedder(embedder.identity)
             blocks = chunk_blocks(folder, catalogue, settings, backbone, prompt)
@@ -130,7 +128,9 @@ def open_published(folder: Path) -> tuple[Catalogue, IndexSettings, int]:
     """
     if not (folder / CATALOGUE).is_file():
         raise IndexNotFoundError(
-            "no index in this folder", where=folder, hint="make one with: coinkv build DOCS --index"
+            "no index in this folder",
+            where=folder,
+            hint="make one with: coinkv build DOCS --index DIR",
         )
     catalogue = Catalogue.open(folder / CATALOGUE)
     with ExitStack() as on_error:

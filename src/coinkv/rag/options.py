@@ -14,7 +14,7 @@ from coinkv.corpus.extract.base import Extractor
 from coinkv.corpus.extract.sentences import SentenceExtractor, require_language
 from coinkv.errors import InputError
 from coinkv.methods.blocks import EncodeAfter
-from coinkv.model.backbone import Backbone
+from coinkv.model.backbone import Backbone, dtype_name
 from coinkv.model.load import load
 from coinkv.model.prompt import Prompt, build_prompt
 from coinkv.rag.settings import IndexSettings
@@ -84,9 +84,7 @@ class BuildPlan:
         prompt = build_prompt(backbone)
         settings = _settings(options, old, backbone, prompt)
         if old:
-            old.require_same_model(
-                backbone.name, backbone.fingerprint, prompt.prefix_hash, str(folder)
-            )
+            old.require_same_model(backbone, prompt.prefix_hash, str(folder))
         require_language(settings.language)
         if settings.chunk_tokens < FEWEST_TOKENS:
             raise InputError(
@@ -112,7 +110,8 @@ def _backbone(options: BuildOptions, old: IndexSettings | None) -> Backbone:
         return options.model
     name = options.model or (old.model if old else DEFAULT_MODEL)
     max_context = options.max_context or (old.max_context if old else None)
-    return load(name, device=options.device, dtype=options.dtype, max_context=max_context)
+    dtype = options.dtype or (old.dtype if old else None)
+    return load(name, device=options.device, dtype=dtype, max_context=max_context)
 
 
 def _settings(
@@ -132,6 +131,7 @@ def _settings(
         model=_from_anywhere(backbone.name),
         fingerprint=backbone.fingerprint,
         prefix_hash=prompt.prefix_hash,
+        dtype=dtype_name(backbone.dtype),
         embedder=_from_anywhere(chosen("embedder", DEFAULT_EMBEDDER)),
         chunk_tokens=chosen("chunk_tokens", CHUNK_TOKENS),
         title_header=chosen("title_header", True),

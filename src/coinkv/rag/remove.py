@@ -29,7 +29,7 @@ def remove(folder: Path, keys: Sequence[str]) -> int:
                 raise InputError(
                     f"the index has no document {unknown[0]!r}",
                     where=folder,
-                    hint="see their names with: coinkv index stats --json",
+                    hint="see their names with: coinkv index stats --index DIR",
                 )
             left = [document for document in documents if document.key not in keys]
             if not left:

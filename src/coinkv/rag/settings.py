@@ -9,6 +9,7 @@ from coinkv.config import CHUNK_TOKENS
 from coinkv.corpus.catalogue import Catalogue
 from coinkv.errors import IndexMismatchError
 from coinkv.methods.blocks import EncodeAfter
+from coinkv.model.backbone import Backbone, dtype_name
 from coinkv.store.base import block_key
 
 FORMAT_VERSION = 1
@@ -23,6 +24,7 @@ class IndexSettings:
         model: name or path of the backbone.
         fingerprint: the backbone's fingerprint.
         prefix_hash: digest of the system prompt's tokens.
+        dtype: what the backbone computed in ("float32"); opening computes in it again.
         embedder: name of the embedder.
         chunk_tokens: most tokens of a chunk.
         title_header: chunks begin with their document's title.
@@ -35,6 +37,7 @@ class IndexSettings:
     model: str
     fingerprint: str
     prefix_hash: str
+    dtype: str
     embedder: str
     chunk_tokens: int = CHUNK_TOKENS
     title_header: bool = True
@@ -72,18 +75,17 @@ class IndexSettings:
             hint="build it again into a new folder",
         )
 
-    def require_same_model(
-        self, model: str, fingerprint: str, prefix_hash: str, where: str
-    ) -> None:
+    def require_same_model(self, backbone: Backbone, prefix_hash: str, where: str) -> None:
         """Refuse to mix KV of two models or prompts in one index.
 
         Raises:
             IndexMismatchError: the index holds KV of another model, dtype, tokenizer or prompt.
         """
-        if self.fingerprint != fingerprint:
+        if self.fingerprint != backbone.fingerprint:
             raise IndexMismatchError(
-                f"the index was built with {self.model} (fingerprint {self.fingerprint[:12]}), "
-                f"not with {model} ({fingerprint[:12]})",
+                f"the index was built with {self.model} in {self.dtype} (fingerprint "
+                f"{self.fingerprint[:12]}), not with {backbone.name} in "
+                f"{dtype_name(backbone.dtype)} ({backbone.fingerprint[:12]})",
                 where=where,
                 hint="use that model and dtype, or build into another folder",
             )
