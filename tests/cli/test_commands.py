@@ -89,7 +89,7 @@ def test_build_prints_its_facts_for_people_and_what_it_skipped(coinkv, model_fol
     (docs / "[red]photo[bold].jpg").write_bytes(b"...")
     ran = coinkv("build", docs, "--index", tmp_path / "index", "--model", model_folder)
     assert ran.code == 0
-    assert "1 documents, 1 chunks (1 encoded now, 0 kept)" in ran.out
+    assert "1 documents, 1 distinct chunks (1 encoded now, 0 kept)" in ran.out
     assert "nuggets: 1 exact, 0 fuzzy, 0 abandoned" in ran.out
     assert ran.err.strip().endswith("[red]photo[bold].jpg")
 
@@ -168,7 +168,7 @@ def test_index_stats_prints_facts_and_names(coinkv, built):
     assert facts["settings"]["chunk_tokens"] == CHUNK_TOKENS
     assert facts["kv_bytes"] == built[1].kv_bytes
     ran = coinkv("index", "stats", "--index", built[0])
-    assert f"{len(DOCUMENTS)} documents, {facts['chunks']} chunks" in ran.out
+    assert f"{len(DOCUMENTS)} documents, {facts['chunks']} distinct chunks" in ran.out
     assert all(f"  {name}\n" in ran.out for name in DOCUMENTS)
 
 
@@ -180,6 +180,7 @@ def test_index_verify_prints_one_json_object_clean_or_damaged(coinkv, index_fold
         "blocks": len(block_files(index_folder)),
         "missing": 0,
         "damaged": 0,
+        "removed": 0,
         "unneeded": 0,
     }
     os.truncate(block_files(index_folder)[0], 50)

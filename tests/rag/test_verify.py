@@ -100,6 +100,18 @@ def test_verify_names_the_damaged_block_and_changes_nothing(index_folder, damage
     assert report.to_dict()["problems"] == list(report.problems)
 
 
+def test_repair_removes_damaged_blocks_and_the_next_build_encodes_them(
+    village, index_folder, options
+):
+    flip(block_files(index_folder)[0])
+    report = verify(index_folder, repair=True)
+    assert (report.damaged, report.removed) == (1, 1)
+    assert verify(index_folder).missing == 1
+    assert build(village, index_folder, options).encoded == 1
+    assert verify(index_folder, repair=True).removed == 0
+    assert verify(index_folder).clean
+
+
 def test_verify_counts_blocks_that_no_chunk_needs_without_complaint(village, index_folder, options):
     stray = index_folder / "blocks" / "ff" / f"{'f' * 64}.safetensors"
     stray.parent.mkdir(exist_ok=True)

@@ -135,8 +135,8 @@ def _print(report: BuildReport) -> None:
             soft_wrap=True,
         )
     results.print(
-        f"{report.documents} documents, {report.chunks} chunks ({report.encoded} encoded now, "
-        f"{report.reused} kept), {report.tokens} tokens",
+        f"{report.documents} documents, {report.chunks} distinct chunks "
+        f"({report.encoded} encoded now, {report.reused} kept), {report.tokens} tokens",
         soft_wrap=True,
     )
     results.print(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import statistics
+import sys
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -65,11 +67,16 @@ def demo_command(
         f"sooner with coinrag than with standard_rag ({opened.settings.chunk_tokens}-token chunks)."
     )
     results.print(
-        f'Ask your own: coinkv ask --index {shlex.quote(str(folder))} "..."',
+        f'Ask your own: {_command()} ask --index {shlex.quote(str(folder))} "..."',
         markup=False,
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _command() -> str:
+    """How to call this program again from here: by name if the shell finds it, else by its path."""
+    return "coinkv" if shutil.which("coinkv") else shlex.quote(sys.argv[0])
 
 
 def _ask_all(index: Index, questions: list[str], *, show: bool) -> dict[str, dict[str, Answer]]:
@@ -101,7 +108,7 @@ def _print(question: str, answers: dict[str, Answer]) -> None:
     results.print(table)
 
 
-def _short(text: str, most: int = 120) -> str:
+def _short(text: str, most: int = 80) -> str:
     from rich.markup import escape
 
     line = " ".join(text.split())

@@ -23,7 +23,8 @@ def stats_command(index: shared.IndexFolder, json: shared.Json = False) -> None:
         print_json(facts)
         return
     results.print(
-        f"{facts['documents']} documents, {facts['chunks']} chunks, {facts['tokens']} tokens"
+        f"{facts['documents']} documents, {facts['chunks']} distinct chunks, "
+        f"{facts['tokens']} tokens"
     )
     nuggets = facts["nuggets"]
     results.print(
@@ -37,12 +38,20 @@ def stats_command(index: shared.IndexFolder, json: shared.Json = False) -> None:
 
 
 @app.command("verify")
-def verify_command(index: shared.IndexFolder, json: shared.Json = False) -> None:
+def verify_command(
+    index: shared.IndexFolder,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Remove damaged blocks; the next build makes them.")
+    ] = False,
+    json: shared.Json = False,
+) -> None:
     """Read every byte of an index and check it; exit code 1 when something is wrong."""
     from coinkv.rag.verify import verify
 
     with progress(quiet=json) as step:
-        report = verify(index, lambda done, total: step("checking blocks", done, total))
+        report = verify(
+            index, lambda done, total: step("checking blocks", done, total), repair=repair
+        )
     if json:
         print_json(report.to_dict())
     else:
@@ -50,6 +59,8 @@ def verify_command(index: shared.IndexFolder, json: shared.Json = False) -> None
             results.print(problem, markup=False, highlight=False, soft_wrap=True)
         verdict = "clean" if report.clean else f"{len(report.problems)} problems"
         results.print(f"{report.blocks} blocks checked: {verdict}")
+        if report.removed:
+            results.print(f"removed {report.removed} damaged blocks: build again to encode them")
     if not report.clean:
         raise typer.Exit(1)
 

@@ -72,7 +72,9 @@ def main() -> None:
             raise
         _fail_usage(error)
     if exit_code == 130:
-        _fail("interrupted; a build goes on where it was when the same command is run again", 130)
+        building = sys.argv[1:2] in (["build"], ["demo"])
+        goes_on = "; the build goes on where it was when the same command is run again"
+        _fail(f"interrupted{goes_on if building else ''}", 130)
     sys.exit(exit_code)
 
 

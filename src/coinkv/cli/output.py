@@ -30,7 +30,10 @@ def print_json(facts: Any) -> None:
 
 @contextmanager
 def progress(*, quiet: bool = False) -> Iterator[Callable[[str, int, int], None]]:
-    """A bar a stage with count, rate and time left; yields what to call with a step."""
+    """A bar a stage with count, rate and time left; yields what to call with a step.
+
+    Where there is no bar, only what keeps one waiting for another process is a line on stderr.
+    """
     bars = Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -43,6 +46,7 @@ def progress(*, quiet: bool = False) -> Iterator[Callable[[str, int, int], None]
         transient=True,
         disable=quiet or not console.is_terminal,
     )
+    silent = bars.disable
     current: dict[str, Any] = {}
 
     def step(stage: str, done: int, total: int) -> None:
@@ -50,6 +54,8 @@ def progress(*, quiet: bool = False) -> Iterator[Callable[[str, int, int], None]
             if "task" in current:
                 bars.remove_task(current["task"])
             current["stage"] = stage
+            if silent and stage.startswith("waiting"):
+                console.print(f"{stage} ...", highlight=False, soft_wrap=True)
             current["task"] = bars.add_task(stage, total=total, rate="")
         speed = bars.tasks[-1].speed
         rate = f"{speed:.1f}/s" if speed else ""

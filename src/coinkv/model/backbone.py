@@ -97,7 +97,7 @@ class Backbone:
             raise InputError(
                 f"{what} needs {tokens} tokens, the context window of {self.name} holds "
                 f"{self.context_length}",
-                hint="ask for fewer or shorter pieces",
+                hint="shorten it, or ask for fewer pieces",
             )
 
     def synchronize(self) -> None:

@@ -1,4 +1,4 @@
-"""Verify: is every part of an index whole? Reads every byte, changes nothing."""
+"""Verify: is every part of an index whole? Reads every byte; repairs only when asked to."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class VerifyReport:
         blocks: blocks read and checked.
         missing: blocks that are not there (they are recomputed when needed).
         damaged: blocks whose checksums fail (they are recomputed when needed).
+        removed: damaged blocks that were removed to be made again (`repair`).
         unneeded: blocks that belong to no chunk (the next build removes them).
     """
 
@@ -31,6 +32,7 @@ class VerifyReport:
     blocks: int = 0
     missing: int = 0
     damaged: int = 0
+    removed: int = 0
     unneeded: int = 0
 
     @property
@@ -43,8 +45,19 @@ class VerifyReport:
         return {"clean": self.clean, **vars(self), "problems": list(self.problems)}
 
 
-def verify(folder: Path, on_progress: Callable[[int, int], None] | None = None) -> VerifyReport:
+def verify(
+    folder: Path,
+    on_progress: Callable[[int, int], None] | None = None,
+    *,
+    repair: bool = False,
+) -> VerifyReport:
     """Check the catalogue, the vectors and every KV block of an index against their checksums.
+
+    Args:
+        folder: the index folder.
+        on_progress: told of blocks checked and of all.
+        repair: remove damaged blocks, so that the next build encodes them again; a question that
+            needs one does so too.
 
     Raises:
         IndexNotFoundError: there is no finished index.
@@ -72,6 +85,7 @@ def verify(folder: Path, on_progress: Callable[[int, int], None] | None = None) 
         {settings.block_key(content_hash) for content_hash in published},
         {settings.block_key(content_hash) for content_hash in finished},
         tell,
+        repair,
     )
 
 
@@ -91,12 +105,13 @@ def _with_blocks(
     published: set[str],
     finished: set[str],
     tell: Callable[[int, int], None],
+    repair: bool,
 ) -> VerifyReport:
     """Blocks of published chunks must be there; those of an unfinished build may be."""
     stored = set(store.keys())
     missing = sorted(published - stored)
     problems += [f"block {key[:12]} is missing" for key in missing]
-    damaged = 0
+    damaged = removed = 0
     checked = sorted(stored & (published | finished))
     for done, key in enumerate(checked):
         tell(done, len(checked))
@@ -105,5 +120,7 @@ def _with_blocks(
         except (CorruptBlockError, StorageError) as error:
             damaged += 1
             problems.append(str(error))
+            if repair and isinstance(error, CorruptBlockError):
+                removed += store.delete(key)
     unneeded = len(stored) - len(checked)
-    return VerifyReport(tuple(problems), len(checked), len(missing), damaged, unneeded)
+    return VerifyReport(tuple(problems), len(checked), len(missing), damaged, removed, unneeded)
