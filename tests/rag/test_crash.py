@@ -154,5 +154,22 @@ def test_a_full_disk_is_one_line_and_leaves_the_old_index_answering(
     assert json.loads(ran.out)["encoded"] == json.loads(ran.out)["chunks"] - kept
 
 
+def test_an_index_on_a_read_only_disk_answers_and_a_build_into_it_is_one_line(
+    village, built, small_disk, backbone, model_folder, coinkv
+):
+    folder = Path(shutil.copytree(built[0], small_disk / "index"))
+    asker = CoinRAG(Index.open(folder, model=backbone), sampling=Sampling(4))
+    before = [asker.ask(question).text for question in QUESTIONS]
+    asker.index.catalogue.close()
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+
+    reopened = CoinRAG(Index.open(folder, model=backbone), sampling=Sampling(4))
+    assert [reopened.ask(question).text for question in QUESTIONS] == before
+    assert verify(folder).clean
+    ran = coinkv("build", village, "--index", folder, "--model", model_folder)
+    assert (ran.code, ran.out) == (1, "")
+    assert len(ran.err.splitlines()) == 1
+
+
 def before_blocks(built):
     return len(block_files(built[0]))

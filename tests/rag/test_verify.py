@@ -152,6 +152,16 @@ def test_verify_reports_a_chunk_that_the_catalogue_lost(index_folder):
     assert any("is missing" in problem for problem in verify(index_folder).problems)
 
 
+def test_verify_finds_a_chunk_whose_tokens_changed_in_the_catalogue(index_folder):
+    with sqlite3.connect(index_folder / "catalogue.sqlite") as database:
+        (tokens,) = database.execute("SELECT token_ids FROM contents WHERE rowid = 1").fetchone()
+        changed = bytes([tokens[0] ^ 1]) + tokens[1:]
+        database.execute("UPDATE contents SET token_ids = ? WHERE rowid = 1", (changed,))
+    database.close()
+    (problem,) = verify(index_folder).problems
+    assert "has changed" in problem
+
+
 def test_verify_of_no_index_is_an_error(tmp_path):
     with pytest.raises(IndexNotFoundError, match="no index"):
         verify(tmp_path)

@@ -7,7 +7,7 @@ import json
 import re
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -70,8 +70,13 @@ class Chunk:
     @property
     def content_hash(self) -> str:
         """SHA-256 in hex of header tokens, body tokens and text; place and document left out."""
-        content = [self.header_ids, self.token_ids[self.header_tokens :], self.text]
-        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+        return content_hash(self.token_ids, self.header_tokens, self.text)
+
+
+def content_hash(token_ids: Sequence[int], header_tokens: int, text: str) -> str:
+    """SHA-256 in hex of a chunk's header tokens, body tokens and text."""
+    content = [list(token_ids[:header_tokens]), list(token_ids[header_tokens:]), text]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 
@@ -36,15 +38,22 @@ _HINTS = {
 
 
 def sqlite_engine(path: Path) -> Engine:
-    """Connections to a database file: readers beside one writer, commits on the disk."""
-    engine = create_engine(URL.create("sqlite", database=str(path)), max_overflow=-1)
+    """Connections to a database file: readers beside one writer, commits on the disk.
+
+    In a folder that cannot be written, the file is read as one that never changes.
+    """
+    fixed = _is_fixed(path)
+    fixed_url = f"sqlite:///file:{quote(str(path))}?mode=ro&immutable=1&uri=true"
+    url = fixed_url if fixed else URL.create("sqlite", database=str(path))
+    engine = create_engine(url, max_overflow=-1)
 
     @event.listens_for(engine, "connect")
     def _configure(connection: Any, record: Any) -> None:
         connection.isolation_level = None  # transactions begin below, not where the driver guesses
         connection.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_SECONDS * 1000)}")
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")  # a chunk costs far more than a sync
+        if not fixed:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")  # a chunk costs far more than a sync
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
@@ -52,6 +61,13 @@ def sqlite_engine(path: Path) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
+
+
+def _is_fixed(path: Path) -> bool:
+    """Whether a database can be read in a folder that cannot be written: nothing is left to log."""
+    log = path.with_name(f"{path.name}-wal")
+    logged = log.exists() and log.stat().st_size > 0
+    return path.is_file() and not logged and not os.access(path.parent, os.W_OK)
 
 
 def structure_problems(connection: Connection) -> list[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from coinkv.corpus.catalogue import Catalogue
+from coinkv.corpus.chunks import content_hash
 from coinkv.errors import CoinKVError, CorruptBlockError, IndexNotFoundError, StorageError
 from coinkv.rag.index import BLOCKS, CATALOGUE, open_published, vectors_folder
 from coinkv.retrieval.index import VectorIndex
@@ -77,6 +78,7 @@ def verify(
         try:
             published = {place.content_hash for place in catalogue.placements()}
             finished = catalogue.hashes()
+            problems += _changed(catalogue, finished)
         except StorageError:  # catalogue.problems() has said it
             return VerifyReport(tuple(problems))
     return _with_blocks(
@@ -87,6 +89,16 @@ def verify(
         tell,
         repair,
     )
+
+
+def _changed(catalogue: Catalogue, hashes: Sequence[str]) -> list[str]:
+    """Chunks whose tokens or text are not those their name was made of."""
+    changed = []
+    for name in hashes:
+        chunk = catalogue.content(name)
+        if content_hash(chunk.token_ids.tolist(), chunk.header_tokens, chunk.text) != name:
+            changed.append(f"catalogue: chunk {name[:12]} has changed; build into a new folder")
+    return changed
 
 
 def _catalogue_damage(folder: Path) -> str | None:
