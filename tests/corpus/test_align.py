@@ -2,46 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import unicodedata
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
+from byte_tokens import TRAINING, ByteTokens, byte_level
 from coinkv.corpus.align import Alignment, Nugget, align
-from coinkv.corpus.chunks import Chunk, Tokenized, split
+from coinkv.corpus.chunks import Chunk, split
 from coinkv.corpus.documents import Document
 from coinkv.errors import InputError
-
-TRAINING = [
-    "The quick brown fox jumps over the lazy dog. It was not amused; the dog, that is.",
-    "In 2019 the company grew by 5 % and in 2020 by 6 %.\n\nNobody knew why. 我是中国人。你好！",
-    "Emoji 👩‍👩‍👧 and 🎉 and café with cafe\u0301.\r\n\r\nThe end of the text.",
-]
-
-
-@functools.cache
-def byte_level(trim_offsets: bool) -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    if trim_offsets:
-        tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=420, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(TRAINING, trainer)
-    return tokenizer
-
-
-class ByteTokens:
-    def __init__(self, trim_offsets: bool = False) -> None:
-        self.tokenizer = byte_level(trim_offsets)
-
-    def tokenize(self, text: str) -> Tokenized:
-        encoding = self.tokenizer.encode(text, add_special_tokens=False)
-        return Tokenized(tuple(encoding.ids), tuple(encoding.offsets))
 
 
 def chunk_of(text: str, *, title: str = "Title", trimmed: bool = False) -> Chunk:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
@@ -15,16 +14,9 @@ from numpy.typing import NDArray
 from coinkv.errors import InputError
 from coinkv.retrieval.index import VectorIndex
 from coinkv.retrieval.two_stage import retrieve
+from vector_rows import Row
 
 QUERY = np.asarray([1, 0, 0, 0], np.float32)
-
-
-@dataclass(frozen=True)
-class Row:
-    content_hash: str
-    chunk_vector: NDArray[np.float32]
-    nuggets: NDArray[np.int32]
-    nugget_vectors: NDArray[np.float32]
 
 
 def vector(score: float) -> NDArray[np.float32]:

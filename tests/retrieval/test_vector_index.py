@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
@@ -15,14 +14,7 @@ from numpy.typing import NDArray
 
 from coinkv.errors import CoinKVError, IndexMismatchError, IndexNotFoundError, StorageError
 from coinkv.retrieval.index import VectorIndex
-
-
-@dataclass(frozen=True)
-class Row:
-    content_hash: str
-    chunk_vector: NDArray[np.float32]
-    nuggets: NDArray[np.int32]
-    nugget_vectors: NDArray[np.float32]
+from vector_rows import Row
 
 
 def unit(rng: np.random.Generator, count: int, dimension: int) -> NDArray[np.float32]:

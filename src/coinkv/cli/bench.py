@@ -64,7 +64,8 @@ def ttft_command(
 
 
 def _print(facts: dict[str, Any]) -> None:
-    table = Table("method", "TTFT p50", "p99", "Len", *facts_stages(facts))
+    stages = next(iter(facts["methods"].values()))["stages_ms"]
+    table = Table("method", "TTFT p50", "p99", "Len", *stages)
     for name, measured in facts["methods"].items():
         table.add_row(
             name,
@@ -77,8 +78,3 @@ def _print(facts: dict[str, Any]) -> None:
     for name, ratio in facts["ratios"].items():
         if ratio is not None:
             results.print(f"{name}: {ratio:.2f}")
-
-
-def facts_stages(facts: dict[str, Any]) -> list[str]:
-    """The stages' names, as columns."""
-    return list(next(iter(facts["methods"].values()))["stages_ms"])

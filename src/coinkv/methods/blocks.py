@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -28,15 +28,6 @@ class ReadCounts:
     page_bytes: int = 0
     missing: int = 0
     damaged: int = 0
-    damaged_keys: list[str] = field(default_factory=list)
-
-    def add(self, other: ReadCounts) -> None:
-        """Count another reading in."""
-        self.bytes_read += other.bytes_read
-        self.page_bytes += other.page_bytes
-        self.missing += other.missing
-        self.damaged += other.damaged
-        self.damaged_keys += other.damaged_keys
 
 
 @dataclass(frozen=True)
@@ -92,7 +83,6 @@ class ChunkBlocks:
             read = self.store.get(key, spans)
         except CorruptBlockError as error:
             counts.damaged += 1
-            counts.damaged_keys.append(key)
             _log.warning("recomputing a damaged block: %s", error)
             self._forget(key)
         else:

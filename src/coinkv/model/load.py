@@ -16,6 +16,7 @@ import torch
 
 from coinkv.config import DEFAULT_MODEL, home
 from coinkv.errors import InputError, UnsupportedModelError
+from coinkv.kv.block import KVShape
 from coinkv.kv.rope import Rope
 from coinkv.model.backbone import Backbone
 from coinkv.model.fingerprint import fingerprint, model_digest
@@ -23,7 +24,7 @@ from coinkv.model.gate import GateReport, Rung, check_backbone, probe_ids, probe
 from coinkv.model.pretrained import Weights, open_weights
 from coinkv.model.rotation import Probe, measure_rotation
 
-_GATE_VERSION = 1
+_GATE_VERSION = 2
 _SHORTEST_CONTEXT = 128
 
 
@@ -88,13 +89,13 @@ def _measured(
     context_length = _context_length(model, max_context, weights.name)
     kept = _KeptVerdict.at(digest, context_length, max_context is not None)
     found = None if again else kept.read(weights.name)
-    rope = found[0] if found else measure_rotation(probe)
+    rope, shape = found[:2] if found else (measure_rotation(probe), probe.block().shape)
     backbone = Backbone(
         name=weights.name,
         model=model,
         tokenizer=weights.tokenizer,
         text_tokenizer=text_tokenizer,
-        shape=probe.block().shape,
+        shape=shape,
         rope=rope,
         context_length=context_length,
         fingerprint=fingerprint(digest, rope),
@@ -103,9 +104,9 @@ def _measured(
         keeps_logits="logits_to_keep" in forward,
     )
     if found:
-        return backbone, found[1]
+        return backbone, found[2]
     report = check_backbone(backbone, beyond_context=max_context is None)
-    kept.write(rope, report)
+    kept.write(rope, shape, report)
     return backbone, report
 
 
@@ -193,7 +194,7 @@ def _end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
 
 
 class _KeptVerdict:
-    """A gate report and the measured rotation, kept as sealed JSON under the model's digest."""
+    """A gate report, the rotation and the KV shape: sealed JSON under the model's digest."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -203,22 +204,28 @@ class _KeptVerdict:
         facts = f"{digest} {context_length} {promised} gate {_GATE_VERSION}"
         return cls(home() / "gate" / f"{hashlib.sha256(facts.encode()).hexdigest()}.json")
 
-    def read(self, name: str) -> tuple[Rope, GateReport] | None:
+    def read(self, name: str) -> tuple[Rope, KVShape, GateReport] | None:
         try:
             seal, _, text = self._path.read_text().partition("\n")
             if seal != _seal(text):
                 return None
             kept = json.loads(text)
             rope = Rope(torch.tensor(kept["inv_freq"], dtype=torch.float32), kept["layout"])
+            shape = KVShape(**kept["shape"])
             rungs = tuple(Rung(**rung) for rung in kept["rungs"])
             report = GateReport(name, kept["fingerprint"], kept["context_length"], rungs)
         except (OSError, ValueError, KeyError, TypeError):
             return None  # unreadable is as good as never measured: measure again
-        return rope, report
+        return rope, shape, report
 
-    def write(self, rope: Rope, report: GateReport) -> None:
+    def write(self, rope: Rope, shape: KVShape, report: GateReport) -> None:
         text = json.dumps(
-            {"layout": rope.layout, "inv_freq": rope.inv_freq.tolist(), **asdict(report)}
+            {
+                "layout": rope.layout,
+                "inv_freq": rope.inv_freq.tolist(),
+                "shape": asdict(shape),
+                **asdict(report),
+            }
         )
         part = self._path.with_name(f"{self._path.name}.{os.getpid()}-{uuid.uuid4().hex}.part")
         try:

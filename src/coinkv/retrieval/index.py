@@ -15,6 +15,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from coinkv.errors import IndexMismatchError, IndexNotFoundError, StorageError
+from coinkv.store.atomic import sync
 
 FLAT_LIMIT = 1_000_000
 """Up to so many chunks the search is exact; above, an HNSW graph is used."""
@@ -98,11 +99,11 @@ class VectorIndex:
                 meta["checksums"][file.name] = _file_checksum(file)
             (part / "meta.json").write_text(json.dumps(meta))
             for file in part.iterdir():
-                _sync(file)
+                sync(file)
             if folder.exists():
                 shutil.rmtree(folder)
             part.rename(folder)
-            _sync(folder.parent)
+            sync(folder.parent)
         except OSError as error:
             raise StorageError(
                 f"the vectors cannot be written ({error.strerror or error})",
@@ -253,11 +254,3 @@ def _file_checksum(path: Path) -> str:
         while data := file.read(1 << 20):
             digest.update(data)
     return digest.hexdigest()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

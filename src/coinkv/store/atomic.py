@@ -46,7 +46,7 @@ def publish(path: Path, pieces: Sequence[memoryview], *, fsync: bool) -> None:
             part.unlink()
         raise
     if fsync:
-        _sync_folder(path.parent)
+        sync(path.parent)
 
 
 def is_leftover(path: Path) -> bool:
@@ -71,7 +71,7 @@ def _make_folder(folder: Path, *, fsync: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if fsync:
         for made in missing:
-            _sync_folder(made.parent)
+            sync(made.parent)
 
 
 def _write_all(file: int, content: memoryview) -> None:
@@ -80,8 +80,13 @@ def _write_all(file: int, content: memoryview) -> None:
         content = content[os.write(file, content) :]
 
 
-def _sync_folder(folder: Path) -> None:
-    file = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Have the disk confirm a file's content, or the names in a folder.
+
+    Raises:
+        OSError: it could not.
+    """
+    file = os.open(path, os.O_RDONLY)
     try:
         os.fsync(file)
     finally:
