@@ -148,7 +148,7 @@ def test_a_method_may_be_given_as_an_object(index):
     by_object = CoinRAG(index, method=StandardCAG(), sampling=Sampling(4)).ask(QUESTIONS[0])
     assert facts(by_name) == facts(by_object)
     with pytest.raises(InputError, match="no method is called"):
-        CoinRAG(index, method="cacheblend")
+        CoinRAG(index, method="magic")
 
 
 def test_fewer_tokens_stand_in_the_context_of_coinrag_than_of_whole_chunks(index):

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 def ask_command(
     question: Annotated[str, typer.Argument(help="The question.")],
     index: shared.IndexFolder,
-    method: Annotated[str, typer.Option(help="coinrag, standard_cag or standard_rag.")] = "coinrag",
+    method: shared.MethodName = "coinrag",
+    option: shared.MethodOptions = None,
     k_chunks: shared.KChunks = None,
     k_nuggets: shared.KNuggets = None,
     show_evidence: Annotated[
@@ -27,7 +28,12 @@ def ask_command(
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     top_p: Annotated[float, typer.Option(help="Nucleus sampling.")] = 1.0,
     stop: Annotated[list[str] | None, typer.Option(help="End before this text.")] = None,
+    all_lines: Annotated[
+        bool, typer.Option("--all-lines", help="Go on behind the answer's first line.")
+    ] = False,
     seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None,
+    adapter: shared.Adapter = None,
+    adapter_scope: shared.AdapterScopeName = None,
     model: shared.Model = None,
     device: shared.Device = None,
     dtype: shared.Dtype = None,
@@ -36,14 +42,23 @@ def ask_command(
 ) -> None:
     """Ask a question of an index; the answer is printed as it is decoded."""
     shared.use_threads(threads)
+    from coinkv.methods.registry import method_named
     from coinkv.model.decode import Sampling
     from coinkv.rag.ask import CoinRAG
     from coinkv.rag.index import Index
 
-    sampling = Sampling(max_tokens, temperature, top_p, tuple(stop or ()), seed)
+    stops = tuple(stop or ())
+    sampling = Sampling(max_tokens, temperature, top_p, stops, seed, first_line=not all_lines)
+    chosen = method_named(method, shared.method_options(option))
     opened = Index.open(index, model=model, device=device, dtype=dtype)
     asker = CoinRAG(
-        opened, method=method, k_chunks=k_chunks, k_nuggets=k_nuggets, sampling=sampling
+        opened,
+        method=chosen,
+        k_chunks=k_chunks,
+        k_nuggets=k_nuggets,
+        sampling=sampling,
+        adapter=adapter,
+        adapter_scope=shared.scope_named(adapter_scope),
     )
     stream = asker.stream(question)
     for text in stream:

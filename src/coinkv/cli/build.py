@@ -22,6 +22,7 @@ class ExtractorName(StrEnum):
     """Which extractor proposes nuggets."""
 
     sentences = "sentences"
+    windows = "windows"
     llm = "llm"
 
 
@@ -103,9 +104,13 @@ def _extractor(
     model: str | None,
     concurrency: int,
 ) -> Extractor | None:
-    """The llm extractor; None for sentences, the default of a build."""
+    """The extractor of this name; None for sentences, the default of a build."""
     if name is ExtractorName.sentences:
         return None
+    if name is ExtractorName.windows:
+        from coinkv.corpus.extract.windows import WindowExtractor
+
+        return WindowExtractor()
     if not url or not model:
         raise InputError(
             "the llm extractor needs an endpoint and a model",

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from coinkv.errors import InputError
+
+if TYPE_CHECKING:
+    from coinkv.evaluate.dataset import Half
+    from coinkv.rag.adapters import AdapterScope
 
 IndexFolder = Annotated[Path, typer.Option("--index", help="The index folder.")]
 Model = Annotated[
@@ -22,6 +26,21 @@ MaxContext = Annotated[
 Threads = Annotated[int | None, typer.Option(help="CPU threads to compute with.")]
 KChunks = Annotated[int | None, typer.Option(help="Chunks retrieved (k_c). Default 5.")]
 KNuggets = Annotated[int | None, typer.Option(help="Nuggets retrieved (k). Default 10.")]
+MethodName = Annotated[
+    str, typer.Option("--method", help="How the context is made; a wrong name lists all.")
+]
+MethodOptions = Annotated[
+    list[str] | None,
+    typer.Option("--option", help="An option of the method as NAME=VALUE; may be repeated."),
+]
+Adapter = Annotated[Path | None, typer.Option(help="Folder of a LoRA adapter to answer with.")]
+AdapterScopeName = Annotated[
+    str | None,
+    typer.Option(
+        "--adapter-scope",
+        help="What the adapter takes part in: live, or all. Default: its card's, or live.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
@@ -38,3 +57,52 @@ def use_threads(threads: int | None) -> None:
     import torch
 
     torch.set_num_threads(threads)
+
+
+def method_options(given: list[str] | None) -> dict[str, Any]:
+    """Options of a method as typed, by name.
+
+    Raises:
+        InputError: one is not NAME=VALUE, or a name comes twice.
+    """
+    options: dict[str, Any] = {}
+    for text in given or []:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise InputError(f"--option {text!r} is not NAME=VALUE", hint="such as ratio=0.3")
+        if name.strip() in options:
+            raise InputError(f"--option {name.strip()} is given twice", hint="give it once")
+        options[name.strip()] = value.strip()
+    return options
+
+
+def require_at_least(name: str, value: int | None, least: int) -> None:
+    """Refuse a number that is too small.
+
+    Raises:
+        InputError: it is.
+    """
+    if value is not None and value < least:
+        raise InputError(f"{name} is {value}", hint=f"use {least} or more")
+
+
+def half_named(text: str) -> Half:
+    """A half of a set by its name.
+
+    Raises:
+        InputError: there is no such half.
+    """
+    if text not in ("dev", "test", "all"):
+        raise InputError(f"there is no half {text!r}", hint="use dev, test or all")
+    return cast("Half", text)
+
+
+def scope_named(text: str | None) -> AdapterScope | None:
+    """The scope of an adapter by its name.
+
+    Raises:
+        InputError: there is no such scope.
+    """
+    if text not in (None, "live", "all"):
+        raise InputError(f"there is no adapter scope {text!r}", hint="use live or all")
+    return cast("AdapterScope | None", text)

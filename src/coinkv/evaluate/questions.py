@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from coinkv.errors import InputError
+from coinkv.evaluate.dataset import json_lines
 
 
 def read_questions(path: Path, limit: int | None = None) -> list[str]:
-    """The questions of a JSONL file, in order.
+    """The questions of a JSONL file (may be gzipped), in order, repeated ones too.
 
     Args:
         path: one JSON object a line, each with a `question`; more fields are ignored.
@@ -20,25 +20,11 @@ def read_questions(path: Path, limit: int | None = None) -> list[str]:
     """
     if limit is not None and limit < 1:
         raise InputError(f"limit is {limit}", hint="use 1 or more")
-    try:
-        # not splitlines: JSON strings may hold U+2028 and its like
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except FileNotFoundError as error:
-        raise InputError("no such file", where=path, hint="name a JSONL file") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read as UTF-8 text ({error})", where=path) from error
     questions = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            question = json.loads(line)["question"]
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise InputError(
-                'this line is not {"question": ...}', where=f"{path}, line {number}"
-            ) from error
+    for where, fields in json_lines(path):
+        question = fields.get("question")
         if not isinstance(question, str) or not question.strip():
-            raise InputError("this question is empty or no text", where=f"{path}, line {number}")
+            raise InputError('this line is not {"question": "..."}', where=where)
         questions.append(question)
     if not questions:
         raise InputError("the file holds no question", where=path)

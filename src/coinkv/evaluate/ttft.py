@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import random
 import statistics
 import time
@@ -10,11 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 
-from coinkv import __version__
 from coinkv.errors import InputError
+from coinkv.evaluate.provenance import spread_ms, versions
 from coinkv.model.fill import fill
 from coinkv.rag.ask import CoinRAG, FirstToken
 from coinkv.rag.index import Index
@@ -49,16 +47,6 @@ class _Timings:
             "stages_ms": {s: 1000 * statistics.mean(v) for s, v in self.stages.items()},
             "stages_over_wall": sum(self.ttft) / sum(self.wall),
         }
-
-
-def spread_ms(seconds: Sequence[float]) -> dict[str, float]:
-    """Mean, median and 99th percentile in milliseconds."""
-    values = 1000 * np.asarray(seconds)
-    return {
-        "mean": float(values.mean()),
-        "p50": float(np.percentile(values, 50)),
-        "p99": float(np.percentile(values, 99)),
-    }
 
 
 def bench_ttft(
@@ -156,17 +144,3 @@ def _ratios(
         ratios["coinrag_over_floor"] = median_ratio(coinrag, floors)
         ratios["bytes_read_over_page_bytes"] = read / pages if pages else None
     return ratios
-
-
-def versions() -> dict[str, Any]:
-    """What a measurement was made with."""
-    import transformers
-
-    return {
-        "coinkv": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "machine": f"{platform.system()} {platform.machine()}",
-        "threads": torch.get_num_threads(),
-    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coinkv.methods.base import Context, Method, Workbench
+from coinkv.methods.base import Context, Method, Piece, Workbench, compute_all
 from coinkv.methods.clock import StageClock
 from coinkv.retrieval.two_stage import Retrieval
 
@@ -23,11 +23,7 @@ class StandardRAG(Method):
     def compose(
         self, bench: Workbench, evidence: Retrieval, room: int, clock: StageClock
     ) -> Context:
-        """Leave every token pending: the whole context is computed with the question."""
-        pending = list(bench.prompt.prefix_ids)
-        for chunk in evidence.chunks:
-            pending += bench.blocks.token_ids_of(chunk.content_hash)
-        clock.lap("read")
-        cache = bench.context(len(pending), room)
-        clock.lap("compose")
-        return Context(cache, tuple(pending))
+        """Leave every token live: the whole context is computed with the question."""
+        lengths = [len(bench.blocks.tokens_of(c.content_hash).token_ids) for c in evidence.chunks]
+        pieces = [Piece(0, length, rank) for rank, length in enumerate(lengths)]
+        return compute_all(bench, pieces, evidence, room, clock)

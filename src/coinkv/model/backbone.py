@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,6 +19,22 @@ from coinkv.tokens import Tokenized
 def dtype_name(dtype: torch.dtype) -> str:
     """A dtype as options name it: `float32`, `bfloat16`."""
     return str(dtype).removeprefix("torch.")
+
+
+class AdaptedLayer(NamedTuple):
+    """A layer of a model, and the same layer with an adapter around it.
+
+    Attributes:
+        siblings: the layers of the module it belongs to, by name.
+        name: its own name among them.
+        plain: the layer itself.
+        adapted: the layer that computes `plain` and adds what the adapter changes.
+    """
+
+    siblings: dict[str, Any]
+    name: str
+    plain: Any
+    adapted: Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +58,8 @@ class Backbone:
         keeps_logits: the forward takes `logits_to_keep`.
         threads: CPU threads of a forward pass, as set in torch when the model was loaded.
         lock: held during a forward pass: two passes at once would fight for the same cores.
+        adapter: the one of `adapters` its forward passes run with; None runs the model as it is.
+        adapters: what was loaded by `coinkv.model.adapter.adapted`, shared by all views of a model.
     """
 
     name: str
@@ -57,6 +75,8 @@ class Backbone:
     keeps_logits: bool
     threads: int = field(default_factory=torch.get_num_threads)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    adapter: str | None = None
+    adapters: dict[str, tuple[AdaptedLayer, ...]] = field(default_factory=dict)
 
     @property
     def device(self) -> torch.device:
@@ -84,12 +104,23 @@ class Backbone:
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """Around every forward pass: alone on the cores, on all threads, without gradient."""
+        """Around every forward pass: alone on the cores, on all threads, without gradient.
+
+        An adapter's layers stand in the model only inside, so every other view of the model
+        computes with the very layers that were loaded.
+        """
+        layers = self.adapters[self.adapter] if self.adapter is not None else ()
         with self.lock, torch.no_grad():
             # a Python thread that began while another computed on one thread would stay with one
             if torch.get_num_threads() != self.threads:
                 torch.set_num_threads(self.threads)
-            yield
+            try:
+                for layer in layers:
+                    layer.siblings[layer.name] = layer.adapted
+                yield
+            finally:
+                for layer in layers:
+                    layer.siblings[layer.name] = layer.plain
 
     def require_room(self, tokens: int, what: str) -> None:
         """Raise InputError when `tokens` exceed the context window."""

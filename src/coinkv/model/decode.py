@@ -25,6 +25,7 @@ class Sampling:
         temperature: 0 is greedy; above, logits are divided by it.
         top_p: keep the smallest set of tokens whose probabilities reach this sum, in (0, 1].
         stop: an answer ends before the one of these strings that is complete first.
+        first_line: an answer ends with its first line that is not blank.
         seed: makes sampling repeatable; 0 or more, in 64 bits.
 
     Raises:
@@ -36,6 +37,7 @@ class Sampling:
     top_p: float = 1.0
     stop: tuple[str, ...] = ()
     seed: int | None = None
+    first_line: bool = False
 
     def __post_init__(self) -> None:
         if self.max_tokens < 0:
@@ -75,29 +77,67 @@ def decode(
     Yields:
         pieces whose texts joined are the answer; the last one has a finish reason.
     """
-    generator = None
-    if sampling.seed is not None:
-        generator = torch.Generator().manual_seed(sampling.seed)
-    writer = _TextWriter(backbone, sampling.stop)
+    choice = Choice(backbone, cache, sampling)
     position = int(cache.positions.max()) + 1
-    room = min(cache.capacity - cache.length, backbone.context_length - position)
-    limit = min(sampling.max_tokens, room + 1)  # the last token is chosen, not computed
-    for step in range(limit):
-        token = _choose(logits[-1], sampling, generator)
-        if token in backbone.end_token_ids:
-            yield Piece(writer.rest(), None, "stop")
-            return
-        text = writer.add(token)
-        if writer.stopped:
-            yield Piece(text, token, "stop")
-            return
-        if step + 1 == limit:
-            yield Piece(text + writer.rest(), token, "length")
-            return
-        yield Piece(text, token)
-        logits_or_none = fill(backbone, cache, [token], torch.tensor([position + step]))
-        logits = logits if logits_or_none is None else logits_or_none
-    yield Piece("", None, "length")
+    row = logits[-1]
+    while choice.take(row):
+        yield Piece(choice.added, choice.token)
+        computed = fill(backbone, cache, [choice.token], torch.tensor([position]))
+        row = row if computed is None else computed[-1]
+        position += 1
+    yield Piece(choice.added, choice.last_token, choice.finish_reason)
+
+
+class Choice:
+    """One answer in the making: takes row after row of logits until the answer ends.
+
+    Attributes:
+        token: the token chosen last, to be computed next.
+        last_token: the same, or None where the answer ended without one.
+        added: text that became certain with it.
+        text: the answer so far.
+        tokens: tokens of the answer so far.
+        finish_reason: why it ended, once it has.
+    """
+
+    def __init__(self, backbone: Backbone, cache: LiveCache, sampling: Sampling) -> None:
+        self._backbone, self._sampling = backbone, sampling
+        self._writer = _TextWriter(backbone, sampling)
+        self._generator = None
+        if sampling.seed is not None:
+            self._generator = torch.Generator().manual_seed(sampling.seed)
+        position = int(cache.positions.max()) + 1
+        room = min(cache.capacity - cache.length, backbone.context_length - position)
+        self._limit = min(sampling.max_tokens, room + 1)  # the last is chosen, not computed
+        self.token = 0
+        self.last_token: int | None = None
+        self.added = self.text = ""
+        self.tokens = 0
+        self.finish_reason: FinishReason = "length"
+
+    def take(self, logits: torch.Tensor) -> bool:
+        """Choose a token by its logits `[vocabulary]`; whether the answer goes on."""
+        self.added, self.last_token = "", None
+        if self.tokens >= self._limit:
+            return False
+        token = _choose(logits, self._sampling, self._generator)
+        if token in self._backbone.end_token_ids:
+            return self._end("stop", self._writer.rest())
+        self.token = self.last_token = token
+        self.tokens += 1
+        text = self._writer.add(token)
+        if self._writer.stopped:
+            return self._end("stop", text)
+        if self.tokens == self._limit:
+            return self._end("length", text + self._writer.rest())
+        self.added = text
+        self.text += text
+        return True
+
+    def _end(self, reason: FinishReason, text: str) -> bool:
+        self.added, self.finish_reason = text, reason
+        self.text += text
+        return False
 
 
 def _choose(logits: torch.Tensor, sampling: Sampling, generator: torch.Generator | None) -> int:
@@ -113,11 +153,19 @@ def _choose(logits: torch.Tensor, sampling: Sampling, generator: torch.Generator
     return int(torch.multinomial(probabilities, 1, generator=generator))
 
 
+def _first_line_end(text: str) -> int | None:
+    """Where the first line break behind something visible is."""
+    blank = len(text) - len(text.lstrip())
+    found = text.find("\n", blank)
+    return None if found < 0 else found
+
+
 class _TextWriter:
     """Turns tokens into certain text: whole characters, no beginning of a stop string."""
 
-    def __init__(self, backbone: Backbone, stop: tuple[str, ...]) -> None:
-        self._backbone, self._stop = backbone, stop
+    def __init__(self, backbone: Backbone, sampling: Sampling) -> None:
+        self._backbone, self._stop = backbone, sampling.stop
+        self._first_line = sampling.first_line
         self._token_ids: list[int] = []
         self._text = ""
         self._given = 0
@@ -127,6 +175,8 @@ class _TextWriter:
         self._token_ids.append(token_id)
         self._text = self._backbone.detokenize(self._token_ids)
         ends = [(at + len(stop), at) for stop in self._stop if (at := self._text.find(stop)) >= 0]
+        if self._first_line and (line_end := _first_line_end(self._text)) is not None:
+            ends.append((line_end + 1, line_end))
         if ends:  # the first to be complete, however the text came in tokens
             self.stopped = True
             self._text = self._text[: min(ends)[1]]

@@ -5,6 +5,7 @@ seeing exactly the positions before it, and their KV is written in place.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, Literal
 
 import torch
@@ -14,6 +15,8 @@ from coinkv.errors import InputError
 from coinkv.kv.block import KVBlock, KVShape
 from coinkv.kv.rope import Rope
 from coinkv.model.backbone import Backbone
+from coinkv.model.narrow import LiveRows, Narrowing, decoder_layers, narrowed
+from coinkv.model.work import Work
 
 
 class LiveCache:
@@ -36,6 +39,8 @@ class LiveCache:
         self.keys = torch.empty(size, dtype=dtype, device=device)
         self.values = torch.empty(size, dtype=dtype, device=device)
         self._positions = torch.empty(capacity, dtype=torch.int64)
+        self._layers_computed = torch.zeros(capacity, dtype=torch.int32)
+        self._attended = 0
         self.length = 0
 
     @classmethod
@@ -53,6 +58,16 @@ class LiveCache:
         """`[length]` int64: the position of each filled slot."""
         return self._positions[: self.length]
 
+    @property
+    def layers_computed(self) -> torch.Tensor:
+        """`[length]` int32: in how many layers each slot's KV was computed in this cache."""
+        return self._layers_computed[: self.length]
+
+    @property
+    def work(self) -> Work:
+        """What was computed in this cache; copied blocks cost nothing."""
+        return Work(int(self._layers_computed.sum()), self._attended)
+
     def append(self, block: KVBlock) -> None:
         """Copy a block behind what is there (cast to this cache's dtype).
 
@@ -64,6 +79,15 @@ class LiveCache:
         self.keys[:, :, self.length : end] = block.keys
         self.values[:, :, self.length : end] = block.values
         self._positions[self.length : end] = block.positions
+        self._layers_computed[self.length : end] = 0
+        self.length = end
+
+    def reserve(self, positions: torch.Tensor) -> None:
+        """Take slots for tokens that are still to be computed at these positions."""
+        end = self.length + len(positions)
+        self._require(end)
+        self._positions[self.length : end] = positions
+        self._layers_computed[self.length : end] = 0
         self.length = end
 
     def move(self, start: int, positions: torch.Tensor, rope: Rope) -> None:
@@ -98,14 +122,12 @@ class LiveCache:
 
     def slots_for(self, live: torch.Tensor) -> torch.Tensor:
         """`[n]` int64: the slot of each live position; positions not held yet get new slots."""
-        if self.length == 0 or bool(live.min() > self.positions.max()):
-            slots = torch.arange(self.length, self.length + len(live))
-        else:
-            held = {int(position): slot for slot, position in enumerate(self.positions)}
-            fresh = iter(range(self.length, self.length + len(live)))
-            slots = torch.tensor(
-                [held[p] if p in held else next(fresh) for p in (int(p) for p in live)]
-            )
+        held, order = self.positions.sort()
+        at = torch.searchsorted(held, live).clamp(max=max(self.length - 1, 0))
+        known = held[at] == live if self.length else torch.zeros(len(live), dtype=torch.bool)
+        slots = torch.empty_like(live)
+        slots[known] = order[at[known]]
+        slots[~known] = torch.arange(self.length, self.length + int((~known).sum()))
         self._require(int(slots.max()) + 1)
         return slots
 
@@ -121,6 +143,8 @@ def fill(
     live: torch.Tensor,
     *,
     logits: Literal["last", "all", "none"] = "last",
+    embeddings: dict[int, torch.Tensor] | None = None,
+    narrowing: Narrowing | None = None,
 ) -> torch.Tensor | None:
     """Compute tokens at the `live` positions in one forward pass and write their KV in place.
 
@@ -134,38 +158,59 @@ def fill(
         token_ids: the n tokens.
         live: `[n]` int64 distinct positions of these tokens.
         logits: for which live tokens (in the order given) logits are returned.
+        embeddings: input vectors `[hidden]` that replace those of the tokens at these indices.
+        narrowing: leaves tokens out of later layers while the pass runs; what stands in the cache
+            for them stays. Logits are then to be had for the last token only.
 
     Returns:
         float32 logits `[1, vocabulary]` or `[n, vocabulary]`, or None.
 
     Raises:
         InputError: the arguments do not fit together, or the cache has no room.
+        UnsupportedModelError: this model cannot be narrowed.
     """
     if len(token_ids) != len(live) or not len(live):
         raise InputError(f"{len(token_ids)} tokens do not go to {len(live)} positions")
+    if narrowing is not None and logits == "all":
+        raise InputError("a narrowed pass gives the last token's logits only")
     live = live.to("cpu", torch.int64)
     slots = cache.slots_for(live)
     length = max(cache.length, int(slots.max()) + 1)
     positions = cache._positions[:length].clone()
     positions[slots] = live
     model = backbone.model.base_model if logits == "none" else backbone.model
+    rows = LiveRows(slots)
     arguments: dict[str, Any] = {
-        "input_ids": torch.as_tensor(token_ids, device=backbone.device)[None],
         "position_ids": live.to(backbone.device)[None],
-        "attention_mask": _mask(backbone, positions, live, slots),
-        backbone.cache_argument: _SlotCache(cache, slots, length),
+        "attention_mask": _mask(backbone, positions, live, slots, always=narrowing is not None),
+        backbone.cache_argument: _SlotCache(cache, rows, length, narrowing),
         "use_cache": True,
     }
     if logits == "last" and backbone.keeps_logits:
         arguments["logits_to_keep"] = 1
+    layers = decoder_layers(backbone.model, backbone.name) if narrowing is not None else None
     with backbone.computing():
-        output = model(**arguments)
+        arguments |= _input(backbone, token_ids, embeddings or {})
+        with narrowed(layers, rows) if layers is not None else nullcontext():
+            output = model(**arguments)
     cache._positions[:length] = positions
     cache.length = length
     if logits == "none":
         return None
     result: torch.Tensor = output.logits[0].float()
     return result[-1:] if logits == "last" else result
+
+
+def _input(
+    backbone: Backbone, token_ids: Sequence[int], embeddings: dict[int, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    ids = torch.as_tensor(token_ids, device=backbone.device)[None]
+    if not embeddings:
+        return {"input_ids": ids}
+    vectors = backbone.model.get_input_embeddings()(ids)
+    for index, vector in embeddings.items():
+        vectors[0, index] = vector
+    return {"inputs_embeds": vectors}
 
 
 def plain_prefill(backbone: Backbone, token_ids: Sequence[int]) -> None:
@@ -177,7 +222,12 @@ def plain_prefill(backbone: Backbone, token_ids: Sequence[int]) -> None:
 
 
 def _mask(
-    backbone: Backbone, positions: torch.Tensor, live: torch.Tensor, slots: torch.Tensor
+    backbone: Backbone,
+    positions: torch.Tensor,
+    live: torch.Tensor,
+    slots: torch.Tensor,
+    *,
+    always: bool = False,
 ) -> torch.Tensor | None:
     """Additive mask `[1, 1, n, length]` by position; None where causal attention is the same."""
     n, length = len(live), len(positions)
@@ -185,7 +235,7 @@ def _mask(
         (live[1:] > live[:-1]).all()
     )
     past_only = in_order and bool((positions[: length - n] < live[0]).all())
-    if past_only and (n == 1 or n == length):
+    if past_only and (n == 1 or n == length) and not always:
         return None
     visible = positions[None, :] <= live[:, None]
     mask = torch.zeros(visible.shape, dtype=backbone.dtype)
@@ -197,12 +247,19 @@ class _SlotLayer(CacheLayerMixin):  # type: ignore[misc]
     """One layer's slots of a LiveCache, in the interface transformers' attention writes to."""
 
     def __init__(
-        self, keys: torch.Tensor, values: torch.Tensor, slots: torch.Tensor | slice, length: int
+        self,
+        number: int,
+        cache: LiveCache,
+        rows: LiveRows,
+        length: int,
+        narrowing: Narrowing | None,
     ) -> None:
         super().__init__()
-        self.keys, self.values = keys, values  # [1, kv_heads, capacity, head_dim]
+        # [1, kv_heads, capacity, head_dim]
+        self.keys, self.values = cache.keys[number, None], cache.values[number, None]
         self.is_initialized = True
-        self._slots, self._length = slots, length
+        self._number, self._cache, self._rows, self._length = number, cache, rows, length
+        self._narrowing = narrowing
         self._written = False
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
@@ -211,19 +268,23 @@ class _SlotLayer(CacheLayerMixin):  # type: ignore[misc]
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        self.keys[:, :, self._slots] = key_states
-        self.values[:, :, self._slots] = value_states
+        slots, where = self._rows.slots, self._rows.place
+        self._cache._layers_computed[slots] += 1
+        self._cache._attended += len(slots) * self._length
+        if self._narrowing is not None:
+            cached = self.keys[0][:, where], self.values[0][:, where]
+            fresh = key_states[0], value_states[0]
+            kept = self._narrowing.keep(self._number, fresh, cached)
+            if kept is not None:
+                self._rows.narrow(kept)
+        self.keys[:, :, where] = key_states
+        self.values[:, :, where] = value_states
         self._written = True
         return self.keys[:, :, : self._length], self.values[:, :, : self._length]
 
     def get_seq_length(self) -> int:
         """Tokens held before this pass."""
-        live = (
-            self._slots.stop - self._slots.start
-            if isinstance(self._slots, slice)
-            else len(self._slots)
-        )
-        return self._length if self._written else self._length - live
+        return self._length if self._written else self._length - len(self._rows.slots)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self._length, 0
@@ -235,13 +296,12 @@ class _SlotLayer(CacheLayerMixin):  # type: ignore[misc]
 class _SlotCache(Cache):  # type: ignore[misc]
     """A LiveCache as the cache object of one forward pass."""
 
-    def __init__(self, cache: LiveCache, slots: torch.Tensor, length: int) -> None:
-        first, last = int(slots[0]), int(slots[-1])
-        run = torch.equal(slots, torch.arange(first, first + len(slots)))
-        where = slice(first, last + 1) if run else slots.to(cache.keys.device)
+    def __init__(
+        self, cache: LiveCache, rows: LiveRows, length: int, narrowing: Narrowing | None
+    ) -> None:
         super().__init__(
             layers=[
-                _SlotLayer(cache.keys[layer, None], cache.values[layer, None], where, length)
-                for layer in range(cache.keys.shape[0])
+                _SlotLayer(number, cache, rows, length, narrowing)
+                for number in range(cache.keys.shape[0])
             ]
         )

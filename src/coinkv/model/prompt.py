@@ -15,6 +15,8 @@ INSTRUCTIONS = (
     "Answer the question using only the given documents. "
     "Reply with the short answer only, without explanation."
 )
+ANSWER_LEAD = "The answer is:"
+"""The answer is begun for the model: small ones then name it instead of talking about it."""
 _EVIDENCE, _QUESTION = "\u2402evidence\u2403", "\u2402question\u2403"
 # Templates that print today's date would change the prefix, and with it every cache key, each day.
 _FIXED_DATE = (
@@ -60,8 +62,9 @@ class Prompt:
 def build_prompt(backbone: Backbone, instructions: str = INSTRUCTIONS) -> Prompt:
     """The backbone's chat template around `instructions`, evidence and question.
 
-    A model without a chat template gets plain text ("Question: ... Answer:"). Exactly one
-    beginning-of-sequence token stands in front where the tokenizer knows one and uses it.
+    The suffix ends with the first words of the answer. A model without a chat template gets plain
+    text ("Question: ... Answer:"). Exactly one beginning-of-sequence token stands in front where
+    the tokenizer knows one and uses it.
 
     Raises:
         InputError: the template loses or reorders the instructions, the evidence or the question.
@@ -72,7 +75,7 @@ def build_prompt(backbone: Backbone, instructions: str = INSTRUCTIONS) -> Prompt
         _with_one_bos(backbone, _template_ids(backbone, before)),
         _template_ids(backbone, between.removesuffix(lead)),
         lead,
-        _template_ids(backbone, after),
+        _template_ids(backbone, after + ANSWER_LEAD),
         backbone,
     )
 
@@ -91,7 +94,7 @@ def _unicode(text: str, what: str) -> str:
 def _parts(backbone: Backbone, instructions: str) -> tuple[str, str, str]:
     """Text before the evidence, between evidence and question, and behind the question."""
     if not getattr(backbone.tokenizer, "chat_template", None):
-        return f"{instructions}\n\n", "\n\nQuestion: ", "\nAnswer:"
+        return f"{instructions}\n\n", "\n\nQuestion: ", "\nAnswer: "
     asked = f"{_EVIDENCE}\n\nQuestion: {_QUESTION}"
     system = [{"role": "system", "content": instructions}, {"role": "user", "content": asked}]
     merged = [{"role": "user", "content": f"{instructions}\n\n{asked}"}]

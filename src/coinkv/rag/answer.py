@@ -54,6 +54,8 @@ class Answer:
         page_bytes: bytes of the distinct pages that hold the tokens used.
         blocks_missing: blocks that were not in the store and were recomputed.
         blocks_damaged: blocks that failed their checksum and were recomputed.
+        layer_tokens: tokens computed up to the first token, summed over the layers.
+        flops: floating-point operations of that.
     """
 
     text: str
@@ -70,6 +72,8 @@ class Answer:
     page_bytes: int
     blocks_missing: int
     blocks_damaged: int
+    layer_tokens: int
+    flops: int
 
     def to_dict(self) -> dict[str, Any]:
         """The answer as JSON-ready facts, times in milliseconds."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -13,12 +14,15 @@ from coinkv.errors import InputError
 from coinkv.methods.base import Context, Method
 from coinkv.methods.clock import StageClock
 from coinkv.methods.registry import method_named
+from coinkv.model.backbone import Backbone
 from coinkv.model.decode import FinishReason, Sampling, decode
 from coinkv.model.fill import fill
+from coinkv.model.work import Work, flops
+from coinkv.rag.adapters import AdapterScope, adapted_bench
 from coinkv.rag.answer import Answer
 from coinkv.rag.evidence import evidence_of
 from coinkv.rag.index import Index
-from coinkv.retrieval.two_stage import Retrieval, retrieve
+from coinkv.retrieval.two_stage import Retrieval, retrieve, retrieve_nuggets
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,10 +32,11 @@ class FirstToken:
     Attributes:
         context: the context, whose cache now holds the question too.
         context_tokens: Len.
-        suffix_ids: the tokens computed live behind the context.
+        suffix_ids: the question's tokens, computed live behind the context.
         logits: `[1, vocabulary]` float32 behind the question.
         retrieval: what was retrieved.
         clock: the stages so far.
+        work: what was computed, the question included.
     """
 
     context: Context
@@ -40,6 +45,7 @@ class FirstToken:
     logits: torch.Tensor
     retrieval: Retrieval
     clock: StageClock
+    work: Work
 
 
 class CoinRAG:
@@ -47,13 +53,19 @@ class CoinRAG:
 
     Args:
         index: an opened index.
-        method: how contexts are made: `coinrag`, `standard_cag`, `standard_rag`, or a `Method`.
+        method: how contexts are made: a name such as `coinrag` or `standard_rag` (see
+            `coinkv.methods.registry.method_names`), or a `Method` with options.
         k_chunks: chunks retrieved (`k_c`); None takes 5, or all there are.
         k_nuggets: nuggets retrieved among those chunks (`k`); None takes 10, or all there are.
-        sampling: how answers are decoded; greedy and short by default.
+        sampling: how answers are decoded; by default greedily, up to 64 tokens or the first line.
+        adapter: folder of a LoRA adapter (PEFT) to answer with.
+        adapter_scope: the adapter takes part in what is computed `live` only, so that the index's
+            KV stays valid, or in `all`, so that chunks are encoded with it, too, when they are
+            first asked for. None: what the adapter's card says, else `live`.
 
     Raises:
-        InputError: k below 1 or above what the index holds, or an unknown method.
+        InputError: k below 1 or above what the index holds, an unknown method, or an adapter that
+            does not fit.
     """
 
     def __init__(
@@ -64,12 +76,17 @@ class CoinRAG:
         k_chunks: int | None = None,
         k_nuggets: int | None = None,
         sampling: Sampling | None = None,
+        adapter: str | Path | None = None,
+        adapter_scope: AdapterScope | None = None,
     ) -> None:
         self.index = index
+        self.bench = index.bench
+        if adapter is not None:
+            self.bench = adapted_bench(index.bench, Path(adapter), adapter_scope)
         self.method = method_named(method) if isinstance(method, str) else method
         self.k_chunks = _within("k_chunks", k_chunks, DEFAULT_K_CHUNKS, index.vectors.chunks)
         self.k_nuggets = _within("k_nuggets", k_nuggets, DEFAULT_K_NUGGETS, index.vectors.nuggets)
-        self.sampling = sampling or Sampling()
+        self.sampling = sampling or Sampling(first_line=True)
 
     def ask(self, question: str, *, sampling: Sampling | None = None) -> Answer:
         """Answer a question.
@@ -98,30 +115,45 @@ class CoinRAG:
             question: the question.
             answer_tokens: room left for an answer.
         """
-        index, backbone = self.index, self.index.backbone
+        index, bench, backbone = self.index, self.bench, self.bench.backbone
         clock = StageClock(backbone.synchronize)
-        suffix = index.bench.prompt.suffix_ids(question)
+        suffix = bench.prompt.suffix_ids(question)
         backbone.require_room(
-            len(index.bench.prompt.prefix_ids) + len(suffix) + answer_tokens,
+            len(bench.prompt.prefix_ids) + len(suffix) + answer_tokens,
             "the question with prompt and answer",
         )
         vector = index.embedder.embed([question])[0]
         clock.lap("embed")
-        retrieval = retrieve(
-            index.vectors, vector, k_chunks=self.k_chunks, k_nuggets=self.k_nuggets
-        )
+        if self.method.one_stage:
+            found = retrieve_nuggets(index.vectors, vector, k_nuggets=self.k_nuggets)
+        else:
+            found = retrieve(
+                index.vectors, vector, k_chunks=self.k_chunks, k_nuggets=self.k_nuggets
+            )
         clock.lap("retrieve")
-        room = len(suffix) + answer_tokens
-        context = self.method.compose(index.bench, retrieval, room, clock)
-        context_tokens = context.len_tokens
-        live = (*context.pending, *suffix)
-        held = context.cache.positions
-        start = int(held.max()) + 1 if len(held) else 0
-        logits = fill(backbone, context.cache, live, torch.arange(start, start + len(live)))
+        context = self.method.compose(bench, found, len(suffix) + answer_tokens, clock)
+        logits = _prefilled(backbone, context, suffix)
         clock.lap("prefill")
-        if logits is None:
-            raise TypeError("fill was asked for logits")
-        return FirstToken(context, context_tokens, suffix, logits, retrieval, clock)
+        work = context.cache.work
+        return FirstToken(context, context.len_tokens, suffix, logits, found, clock, work)
+
+
+def _prefilled(backbone: Backbone, context: Context, suffix: tuple[int, ...]) -> torch.Tensor:
+    """Compute what is live in the context and the question behind it, in one pass."""
+    live = context.live
+    held = context.cache.positions
+    start = int(held.max()) + 1 if len(held) else 0
+    logits = fill(
+        backbone,
+        context.cache,
+        (*live.token_ids, *suffix),
+        torch.cat([live.positions, torch.arange(start, start + len(suffix))]),
+        embeddings=live.embeddings,
+        narrowing=live.narrowing,
+    )
+    if logits is None:
+        raise TypeError("fill was asked for logits")
+    return logits
 
 
 class AnswerStream:
@@ -155,7 +187,7 @@ class AnswerStream:
         return self._pieces
 
     def _decoded(self) -> Iterator[str]:
-        first, backbone = self._first, self._asker.index.backbone
+        first, backbone = self._first, self._asker.bench.backbone
         started = time.perf_counter()
         texts: list[str] = []
         held = ""
@@ -192,6 +224,8 @@ class AnswerStream:
             page_bytes=counts.page_bytes,
             blocks_missing=counts.missing,
             blocks_damaged=counts.damaged,
+            layer_tokens=first.work.layer_tokens,
+            flops=flops(asker.bench.backbone, first.work),
         )
 
 

@@ -13,7 +13,7 @@ from coinkv.corpus.catalogue import Catalogue
 from coinkv.errors import IndexNotFoundError
 from coinkv.kv.block import KVBlock
 from coinkv.methods.base import Workbench
-from coinkv.methods.blocks import ChunkBlocks
+from coinkv.methods.blocks import ChunkBlocks, ChunkTokens
 from coinkv.model.backbone import Backbone
 from coinkv.model.fill import LiveCache, fill
 from coinkv.model.load import load
@@ -54,7 +54,7 @@ class Index:
     @property
     def backbone(self) -> Backbone:
         """The model the index's KV belongs to."""
-        return self.bench.blocks.backbone
+        return self.bench.backbone
 
     @classmethod
     def open(
@@ -98,7 +98,8 @@ class Index:
             vectors.require_embedder(embedder.identity)
             blocks = chunk_blocks(folder, catalogue, settings, backbone, prompt)
             on_error.pop_all()
-        return cls(folder, settings, catalogue, vectors, embedder, Workbench(prompt, blocks))
+        bench = Workbench(prompt, blocks, backbone)
+        return cls(folder, settings, catalogue, vectors, embedder, bench)
 
     @classmethod
     def build(
@@ -160,17 +161,22 @@ def chunk_blocks(
     prompt: Prompt,
 ) -> ChunkBlocks:
     """The index's blocks for a backbone; encodes the system prompt once."""
+
+    def tokens_of(content_hash: str) -> ChunkTokens:
+        content = catalogue.content(content_hash)
+        return ChunkTokens(content.token_ids.tolist(), content.header_tokens)
+
     return ChunkBlocks(
         backbone=backbone,
-        prefix=_encoded_prefix(backbone, prompt),
+        prefix=encoded_prefix(backbone, prompt),
+        prefix_hash=prompt.prefix_hash,
         store=DiskStore(folder / BLOCKS),
         encode_after=settings.encode_after,
-        key_of=settings.block_key,
-        token_ids_of=lambda content_hash: catalogue.content(content_hash).token_ids.tolist(),
+        tokens_of=tokens_of,
     )
 
 
-def _encoded_prefix(backbone: Backbone, prompt: Prompt) -> KVBlock:
+def encoded_prefix(backbone: Backbone, prompt: Prompt) -> KVBlock:
     """`C_p`: KV of the system prompt at positions 0 on."""
     cache = LiveCache.for_backbone(backbone, len(prompt.prefix_ids))
     live = torch.arange(len(prompt.prefix_ids))

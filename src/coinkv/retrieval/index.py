@@ -199,6 +199,20 @@ class VectorIndex:
         best = rows[np.lexsort((rows, -scores[rows]))][:k]
         return best.astype(np.int64), scores[best]
 
+    def search_nuggets(self, query: NDArray[np.float32], k: int) -> list[tuple[int, int, float]]:
+        """The k nuggets of all chunks with the largest inner product, best first.
+
+        Returns:
+            chunk row, number of the nugget in the chunk and inner product; ties go to the smaller.
+        """
+        scores = self._nugget_vectors @ query
+        order = np.lexsort((np.arange(len(scores)), -scores))[:k]
+        rows = np.searchsorted(self._offsets, order, side="right") - 1
+        return [
+            (int(row), int(at - self._offsets[row]), float(scores[at]))
+            for row, at in zip(rows, order, strict=True)
+        ]
+
     def _search_graph(
         self, query: NDArray[np.float32], k: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:

@@ -1,4 +1,6 @@
-"""Two-stage retrieval: the chunks nearest to a question, then the nearest nuggets among them."""
+"""Two-stage retrieval: the chunks nearest to a question, then the nearest nuggets among them; and
+the one-stage retrieval it is compared with.
+"""
 
 from __future__ import annotations
 
@@ -86,3 +88,33 @@ def retrieve(
         ]
     found.sort(key=lambda nugget: (-nugget.score, nugget.chunk, nugget.start))
     return Retrieval(chunks, tuple(found[:k_nuggets]))
+
+
+def retrieve_nuggets(
+    index: VectorIndex, query: NDArray[np.float32], *, k_nuggets: int
+) -> Retrieval:
+    """The top `k_nuggets` nuggets of the whole index, in one stage.
+
+    The ablation of paper arXiv 2608.07458, section 4.3. The chunks are those the nuggets lie in,
+    each in the place and with the score of its best nugget.
+
+    Args:
+        index: vectors of nuggets.
+        query: float32 `[dim]`, unit length.
+        k_nuggets: how many nuggets.
+
+    Raises:
+        InputError: k below 1.
+    """
+    if k_nuggets < 1:
+        raise InputError(f"k_nuggets is {k_nuggets}", hint="use 1 or more")
+    ranks: dict[int, int] = {}
+    chunks: list[RetrievedChunk] = []
+    nuggets = []
+    for row, number, score in index.search_nuggets(query, k_nuggets):
+        if row not in ranks:
+            ranks[row] = len(chunks)
+            chunks.append(RetrievedChunk(row, index.content_hash(row), score))
+        text_start, text_end, start, end = index.nuggets_of(row)[0][number].tolist()
+        nuggets.append(RetrievedNugget(ranks[row], start, end, score, text_start, text_end))
+    return Retrieval(tuple(chunks), tuple(nuggets))

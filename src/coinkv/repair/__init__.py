@@ -1,0 +1,1 @@
+"""Repair: which tokens of a composed context are computed again."""
