@@ -8,7 +8,9 @@ import pytest
 
 from coinkv.errors import InputError
 from coinkv.evaluate import ttft
-from coinkv.evaluate.ttft import METHODS, STAGES, bench_ttft
+from coinkv.evaluate.provenance import spread_ms
+from coinkv.evaluate.timing import STAGES
+from coinkv.evaluate.ttft import METHODS, bench_ttft
 from coinkv.rag.ask import CoinRAG
 from small_corpus import QUESTIONS
 
@@ -108,5 +110,5 @@ def test_measurements_that_make_no_sense_are_refused(index, wrong):
 
 def test_spread_is_mean_median_and_99th_percentile():
     seconds = [0.001 * n for n in range(1, 101)]
-    assert ttft.spread_ms(seconds) == pytest.approx({"mean": 50.5, "p50": 50.5, "p99": 99.01})
+    assert spread_ms(seconds) == pytest.approx({"mean": 50.5, "p50": 50.5, "p99": 99.01})
     assert set(STAGES) == {"embed", "retrieve", "read", "compose", "prefill"}

@@ -13,7 +13,6 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_adapters import save_tiny_adapter
 
 from coinkv.errors import InputError, ModelNotFoundError
 from coinkv.model.adapter import AdapterCard, adapted, read_card
@@ -21,6 +20,7 @@ from coinkv.model.backbone import Backbone
 from coinkv.model.decode import Sampling, decode
 from coinkv.model.fill import LiveCache, fill
 from coinkv.model.load import load
+from tiny_adapters import save_tiny_adapter
 from tiny_models import VOCABULARY, save_tiny_model
 
 IDS = torch.randint(2, VOCABULARY, (24,), generator=torch.Generator().manual_seed(3)).tolist()

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from coinkv.cli import options as shared
 from coinkv.cli.output import print_json, progress, results, size
+from coinkv.errors import InputError
 
 if TYPE_CHECKING:
     from coinkv.evaluate.configuration import Configuration
@@ -60,6 +61,8 @@ def eval_command(
 
     shared.require_at_least("limit", limit, 1)
     shared.require_at_least("timed_queries", timed_queries, 0)
+    if per_question is not None:
+        _require_writable(per_question)
     eval_set = half_of(read_set(questions), shared.half_named(half))
     require_answers(eval_set)
     chosen = method_named(method, shared.method_options(option))
@@ -71,7 +74,8 @@ def eval_command(
         asker.k_chunks,
         asker.k_nuggets if chosen.unit == "nugget" else None,
         tuple(options_of(chosen).items()),
-        adapter=None if adapter is None else adapter.name,
+        index.resolve().name,
+        asking.adapter_name,
     )
     rows = eval_set.rows[:limit]
     with progress(quiet=json) as step:
@@ -82,12 +86,12 @@ def eval_command(
             asked = [row.question for row in rows]
             facts |= _timed(opened, asked, configuration, asking, timed_queries, step)
     answered = facts.pop("per_question")
-    if per_question is not None:
-        _write(per_question, answered)
     if json:
         print_json(facts)
     else:
         _print(facts)
+    if per_question is not None:
+        _write(per_question, answered)
 
 
 def _timed(
@@ -119,9 +123,23 @@ def _timed(
     }
 
 
+def _require_writable(path: Path) -> None:
+    """Find out before any work whether a file can be written; leaves what is there as it is."""
+    try:
+        was_there = path.exists()
+        path.open("ab").close()
+        if not was_there:
+            path.unlink()
+    except OSError as error:
+        raise InputError(
+            f"cannot be written ({error.strerror or error})",
+            where=path,
+            hint="name a file in a folder that is there",
+        ) from error
+
+
 def _write(path: Path, rows: list[dict[str, Any]]) -> None:
-    lines = "".join(jsonlib.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    path.write_text(lines, encoding="utf-8")
+    path.write_text("".join(jsonlib.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def _print(facts: dict[str, Any]) -> None:

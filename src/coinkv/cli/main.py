@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from coinkv import __version__
-from coinkv.cli import ask, bench, build, check, demo, index, report, sweep
+from coinkv.cli import ask, bench, build, check, demo, index, inspect, report, sweep
 from coinkv.cli import eval as evaluation
 from coinkv.cli.output import console
 from coinkv.errors import CoinKVError
@@ -30,6 +30,7 @@ app.command("check")(check.check_command)
 app.command("eval")(evaluation.eval_command)
 app.command("sweep")(sweep.sweep_command)
 app.command("report")(report.report_command)
+app.command("inspect")(inspect.inspect_command)
 app.add_typer(index.app, name="index")
 app.add_typer(bench.app, name="bench")
 

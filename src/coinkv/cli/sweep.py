@@ -15,7 +15,6 @@ from coinkv.errors import InputError
 if TYPE_CHECKING:
     from coinkv.corpus.extract.base import Extractor
     from coinkv.evaluate.configuration import Configuration
-    from coinkv.evaluate.dataset import EvalSet
     from coinkv.evaluate.grid import Axes
 
 
@@ -76,23 +75,35 @@ def sweep_command(
     of their own: answer on a busy machine, then time on a quiet one with --timed-queries.
     """
     shared.use_threads(threads)
+    from coinkv.evaluate.budget import Budget
     from coinkv.evaluate.dataset import read_set
+    from coinkv.evaluate.grid import chosen
     from coinkv.evaluate.ledger import Ledger
+    from coinkv.evaluate.results import read_results
     from coinkv.evaluate.run import Asking
     from coinkv.evaluate.sweep import Sweep
     from coinkv.rag.build import BuildOptions
 
     read = [read_set(name) for name in sets]
     named = label or extractor.value
-    adapter_name = None if adapter is None else adapter.name
+    asking = Asking(answer_tokens, batch, adapter, shared.scope_named(adapter_scope), seed)
+    values = (k_chunks, k_nuggets, ratios)
     if chosen_from:
-        plan = _chosen(chosen_from, budget or ["1x", "none"], read, named)
+        if grid != "small" or methods != "all" or any(values):
+            raise InputError(
+                "--chosen-from names methods and values by itself",
+                hint="leave out --grid, --methods, --k-chunks, --k-nuggets and --ratios",
+            )
+        budgets = [Budget.parse(text) for text in budget or ("1x", "none")]
+        found = read_results(chosen_from).results
+        plan = {
+            each.name: chosen(found, each.name, budgets, named, asking.adapter_name)
+            for each in read
+        }
     else:
         if budget:
             raise InputError("--budget chooses among results", hint="add --chosen-from FILE")
-        configurations = _configurations(
-            grid, methods, (k_chunks, k_nuggets, ratios), named, adapter_name
-        )
+        configurations = _configurations(grid, methods, values, named, asking.adapter_name)
         plan = {each.name: configurations for each in read}
     sweep = Sweep(
         folder,
@@ -105,7 +116,7 @@ def sweep_command(
         build=BuildOptions(
             model=model, extractor=_extractor(extractor), device=device, dtype=dtype
         ),
-        asking=Asking(answer_tokens, batch, adapter, shared.scope_named(adapter_scope), seed),
+        asking=asking,
     )
     with progress(quiet=json) as step:
         facts = sweep.run(read, plan, step)
@@ -156,31 +167,6 @@ def _numbers(name: str, text: str, kind: type) -> tuple[Any, ...]:
         raise InputError(
             f"--{name} is {text!r}", hint="give numbers with commas between"
         ) from error
-
-
-def _chosen(
-    paths: list[Path], budgets: list[str], read: list[EvalSet], index: str
-) -> dict[str, list[Configuration]]:
-    """For each set what is best within each budget on the dev half, and the yardstick."""
-    from coinkv.evaluate.budget import YARDSTICK, Budget, choose
-    from coinkv.evaluate.configuration import Configuration
-    from coinkv.evaluate.results import read_results
-
-    found = read_results(paths).results
-    plan: dict[str, list[Configuration]] = {}
-    for each in read:
-        of_set = [result for result in found if result.set == each.name]
-        chosen = [Configuration(YARDSTICK, 1, None, index=index)]
-        for text in budgets:
-            for choice in choose(of_set, Budget.parse(text)):
-                if choice.dev is not None and choice.dev.configuration.index == index:
-                    chosen.append(choice.dev.configuration)
-        if len(chosen) == 1:
-            raise InputError(
-                f"the results hold no dev half of {each.name}", hint="sweep its dev half first"
-            )
-        plan[each.name] = list(dict.fromkeys(chosen))
-    return plan
 
 
 def _extractor(name: ExtractorName) -> Extractor | None:

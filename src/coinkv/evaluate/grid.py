@@ -11,7 +11,10 @@ from typing import Any
 
 from coinkv.config import DEFAULT_K_CHUNKS, DEFAULT_K_NUGGETS
 from coinkv.errors import InputError
+from coinkv.evaluate.budget import YARDSTICK, Budget, choose, usual_index
 from coinkv.evaluate.configuration import DEFAULT_INDEX, Configuration
+from coinkv.evaluate.report.ablation import is_ablation
+from coinkv.evaluate.results import Result
 from coinkv.methods.base import Method
 from coinkv.methods.registry import method_class, method_named, method_names, options_of
 
@@ -80,7 +83,7 @@ def read_grid(
             where=path,
             hint=f"name a JSON file, or one of {', '.join(GRIDS)}",
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"the grid is no JSON ({error})", where=path) from error
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise InputError("the grid is no list of objects", where=path)
@@ -91,6 +94,47 @@ def read_grid(
     ]
     if not found:
         raise InputError("the grid is empty", where=path)
+    return _distinct(found)
+
+
+def chosen(
+    results: Sequence[Result],
+    set_: str,
+    budgets: Sequence[Budget],
+    index: str = DEFAULT_INDEX,
+    adapter: str | None = None,
+) -> list[Configuration]:
+    """What a report over the dev half chooses within the budgets, for a sweep of the test half.
+
+    As in reports, variants of CoinRAG that are ablations do not compete. Choices that were made on
+    another index or adapter are left to a sweep of that; the yardstick of relative budgets is added
+    where no adapter answers.
+
+    Args:
+        results: of one backbone, all sets and halves.
+        set_: name of the set.
+        budgets: limits to P99 TTFT.
+        index: label of the index that is swept.
+        adapter: name of the adapter that is swept.
+
+    Raises:
+        InputError: the set's dev half is not in the results, nothing of this adapter was chosen, or
+            there are results of several backbones.
+    """
+    usual = usual_index(results)
+    of_set = [r for r in results if r.set == set_ and not is_ablation(r.configuration, usual)]
+    if not any(result.half == "dev" for result in of_set):
+        raise InputError(
+            "the results hold no dev half", where=set_, hint="sweep its dev half first"
+        )
+    found = [Configuration(YARDSTICK, 1, None, index=index)] if adapter is None else []
+    for choice in (choice for budget in budgets for choice in choose(of_set, budget)):
+        if choice.dev is not None:
+            configuration = choice.dev.configuration
+            if (configuration.index, configuration.adapter) == (index, adapter):
+                found.append(configuration)
+    if not found:
+        raise InputError("nothing with this adapter was chosen on the dev half", where=set_)
     return _distinct(found)
 
 
@@ -111,9 +155,12 @@ def _entry(
         nuggets = entry.get("k_nuggets", DEFAULT_K_NUGGETS) if is_nugget else None
         chunks = _values(entry.get("k_chunks", DEFAULT_K_CHUNKS))
         values = {option: _values(value) for option, value in options.items()}
-        return list(_combined(name, chunks, _values(nuggets), values, index, adapter))
+        found = list(_combined(name, chunks, _values(nuggets), values, index, adapter))
     except InputError as error:
         raise InputError(str(error), where=where) from error
+    if not found:
+        raise InputError("this entry holds an empty list", where=where, hint="name a value")
+    return found
 
 
 def _combined(
@@ -124,7 +171,7 @@ def _combined(
     index: str,
     adapter: str | None,
 ) -> Iterator[Configuration]:
-    for k in (*chunks, *(k for k in nuggets if k is not None)):
+    for k in (*chunks, *(nuggets if method_class(name).unit == "nugget" else ())):
         if not isinstance(k, int) or isinstance(k, bool) or k < 1:
             raise InputError(f"k is {k!r}", hint="use 1 or more")
     for k_chunks, k_nuggets, *values in product(chunks, nuggets, *options.values()):

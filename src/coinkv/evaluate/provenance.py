@@ -14,19 +14,38 @@ import numpy as np
 import torch
 
 from coinkv import __version__
+from coinkv.methods.base import Workbench
+from coinkv.rag.ask import CoinRAG
 from coinkv.rag.index import Index
 
 
-def provenance(index: Index, seed: int) -> dict[str, Any]:
-    """Facts of a run: command, time, model, how the index was built, versions, machine."""
+def provenance(asker: CoinRAG, seed: int) -> dict[str, Any]:
+    """Facts of a run that begins now: command, time, model, device, index, adapter, versions."""
+    backbone = asker.index.backbone
     return {
         "command": shlex.join(["coinkv", *sys.argv[1:]]),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "model": index.backbone.name,
-        "fingerprint": index.backbone.fingerprint,
-        "settings": asdict(index.settings),
+        "model": backbone.name,
+        "fingerprint": backbone.fingerprint,
+        "device": str(backbone.device),
+        **made_with(asker.index, asker.bench),
         "seed": seed,
         "versions": versions(),
+    }
+
+
+def made_with(index: Index, bench: Workbench) -> dict[str, Any]:
+    """What a run depends on that neither its configuration nor the backbone's fingerprint tells.
+
+    How the index was built, and of an adapter, which the configuration only names, the digest of
+    its content and its scope.
+    """
+    digest = bench.backbone.adapter
+    scope = "all" if bench.blocks.backbone.adapter else "live"
+    return {
+        "settings": asdict(index.settings),
+        "adapter_digest": digest,
+        "adapter_scope": scope if digest else None,
     }
 
 

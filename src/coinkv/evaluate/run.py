@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from coinkv.errors import InputError
 from coinkv.evaluate.configuration import Configuration
@@ -15,18 +15,22 @@ from coinkv.evaluate.dataset import EvalRow
 from coinkv.evaluate.metrics import exact_match, token_f1
 from coinkv.evaluate.provenance import provenance, spread_ms
 from coinkv.evaluate.recall import answer_recall, evidence_recall
-from coinkv.methods.registry import method_class, method_named
+from coinkv.methods.base import Workbench
+from coinkv.methods.registry import method_named
 from coinkv.model.decode import Sampling, decode
 from coinkv.model.decode_batch import Decoded, decode_batch
 from coinkv.model.work import flops
-from coinkv.rag.adapters import AdapterScope
+from coinkv.rag.adapters import AdapterScope, adapted_bench
 from coinkv.rag.ask import CoinRAG, FirstToken
 from coinkv.rag.evidence import evidence_of
 from coinkv.rag.index import Index
+from coinkv.retrieval.two_stage import Retrieval
 
 ANSWER_TOKENS = 32
 """LongBench's limit for answers of its multi-document question sets (arXiv 2308.14508)."""
 _DECODED_ALONE = 2
+_SCORES = ("f1", "exact_match", "evidence_recall", "answer_recall")
+_COSTS = ("len_tokens", "kv_bytes", "layer_tokens", "flops", "bytes_read")
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,21 @@ class Asking:
             raise InputError(f"answer_tokens is {self.answer_tokens}", hint="use 1 or more")
         if self.batch < 1:
             raise InputError(f"batch is {self.batch}", hint="use 1 or more")
+
+    @property
+    def adapter_name(self) -> str | None:
+        """The adapter as configurations name it: by its folder."""
+        return None if self.adapter is None else self.adapter.resolve().name
+
+    def bench(self, index: Index) -> Workbench:
+        """What answers questions of an index.
+
+        Raises:
+            InputError: the adapter is not there or does not fit.
+        """
+        if self.adapter is None:
+            return index.bench
+        return adapted_bench(index.bench, self.adapter, self.adapter_scope)
 
     def asker(self, index: Index, configuration: Configuration) -> CoinRAG:
         """The configuration at work on an index.
@@ -81,8 +100,7 @@ def run(
 
     TTFT is taken as in paper arXiv 2608.07458, appendix E: from the question's arrival to the first
     token's logits, after a warm-up, batch 1. Contexts are composed and prefilled one by one; only
-    the decoding behind them is batched. A question that had to make blocks is asked again, so that
-    what is timed is the reuse of blocks and not their making.
+    the decoding behind them is batched.
 
     Args:
         index: what to ask.
@@ -93,16 +111,23 @@ def run(
 
     Returns:
         JSON-ready facts, the `answers` row of a results file but for set and half.
+
+    Raises:
+        InputError: no questions, one without answers, or a configuration that cannot be asked:
+            what it is made of is unknown or does not fit, or a question's context is too long.
     """
+    if not rows:
+        raise InputError("there are no questions to ask")
     asking = asking or Asking()
     asker = asking.asker(index, configuration)
     method = asker.method
+    made = provenance(asker, asking.seed)
     started = time.perf_counter()
     answered: list[dict[str, Any]] = []
     speeds: list[float] = []
     asker.first_token(rows[0].question, answer_tokens=asking.answer_tokens)  # warms up
     for batch in _batches(rows, asking.batch):
-        firsts = [_first(asker, row, asking.answer_tokens) for row in batch]
+        firsts = [first_token(asker, row.question, asking.answer_tokens) for row in batch]
         decoded = _decoded(asker, firsts, speeds, alone=asking.batch == 1)
         for row, first, answer in zip(batch, firsts, decoded, strict=True):
             answered.append(_scored(asker, row, first, answer))
@@ -114,21 +139,14 @@ def run(
         **configuration_facts(configuration),
         **({"note": note} if note else {}),
         "questions": len(rows),
-        "f1": _mean(answered, "f1"),
-        "exact_match": _mean(answered, "exact_match"),
-        "evidence_recall": _mean(answered, "evidence_recall"),
-        "answer_recall": _mean(answered, "answer_recall"),
+        **{name: _mean(answered, name) for name in _SCORES},
         "ttft_ms": spread_ms([fact["ttft_ms"] / 1000 for fact in answered]),
-        "len_tokens": _mean(answered, "len_tokens"),
-        "kv_bytes": _mean(answered, "kv_bytes"),
-        "layer_tokens": _mean(answered, "layer_tokens"),
-        "flops": _mean(answered, "flops"),
-        "bytes_read": _mean(answered, "bytes_read"),
+        **{name: _mean(answered, name) for name in _COSTS},
         "decode_tokens_per_second": statistics.median(speeds) if speeds else None,
         "answer_tokens": asking.answer_tokens,
         "batch": asking.batch,
         "seconds": time.perf_counter() - started,
-        **provenance(index, asking.seed),
+        **made,
         "per_question": answered,
     }
 
@@ -145,20 +163,26 @@ def configuration_facts(configuration: Configuration) -> dict[str, Any]:
     }
 
 
-def takes_nuggets(method: str) -> bool:
-    """Whether a method's evidence are nuggets."""
-    return method_class(method).unit == "nugget"
-
-
 def _batches(rows: Sequence[EvalRow], size: int) -> Iterator[Sequence[EvalRow]]:
     for start in range(0, len(rows), size):
         yield rows[start : start + size]
 
 
-def _first(asker: CoinRAG, row: EvalRow, answer_tokens: int) -> FirstToken:
-    first = asker.first_token(row.question, answer_tokens=answer_tokens)
-    if first.context.counts.missing:
-        first = asker.first_token(row.question, answer_tokens=answer_tokens)
+def first_token(asker: CoinRAG, question: str, answer_tokens: int) -> FirstToken:
+    """A question taken to its first token, on blocks that were there before.
+
+    One that had to make blocks is asked again, so that what is timed is the reuse of blocks and
+    not their making.
+
+    Args:
+        asker: a configuration at work.
+        question: the question.
+        answer_tokens: room left for an answer.
+    """
+    first = asker.first_token(question, answer_tokens=answer_tokens)
+    counts = first.context.counts
+    if counts.missing or counts.damaged:
+        first = asker.first_token(question, answer_tokens=answer_tokens)
     return first
 
 
@@ -181,7 +205,8 @@ def _decoded(
 
 
 def _scored(asker: CoinRAG, row: EvalRow, first: FirstToken, answer: Decoded) -> dict[str, Any]:
-    evidence = evidence_of(asker.index.catalogue, first.retrieval, asker.method.unit)
+    unit = asker.method.unit
+    evidence = evidence_of(asker.index.catalogue, _in_context(first, unit), unit)
     backbone, length = asker.bench.backbone, first.context_tokens
     text = answer.text.strip()
     return {
@@ -200,6 +225,24 @@ def _scored(asker: CoinRAG, row: EvalRow, first: FirstToken, answer: Decoded) ->
         "answer_tokens": answer.tokens,
         "finish_reason": answer.finish_reason,
     }
+
+
+def _in_context(first: FirstToken, unit: Literal["chunk", "nugget"]) -> Retrieval:
+    """What was retrieved without what the method left out of the context."""
+    found, pieces = first.retrieval, first.context.pieces
+    if unit == "chunk":
+        held = {piece.chunk for piece in pieces}
+        return replace(found, chunks=tuple(c for n, c in enumerate(found.chunks) if n in held))
+    nuggets = tuple(
+        nugget
+        for nugget in found.nuggets
+        if any(
+            piece.chunk == nugget.chunk
+            and max(piece.start, nugget.start) < min(piece.end, nugget.end)
+            for piece in pieces
+        )
+    )
+    return replace(found, nuggets=nuggets)
 
 
 def _mean(facts: Sequence[dict[str, Any]], name: str) -> float | None:

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from coinkv.errors import IndexNotFoundError, InputError
+from coinkv.errors import InputError
 from coinkv.evaluate.configuration import DEFAULT_INDEX, Configuration
-from coinkv.evaluate.dataset import EvalRow, EvalSet, Half, half, require_answers, write_passages
+from coinkv.evaluate.dataset import EvalRow, EvalSet, Half, half, require_answers
+from coinkv.evaluate.indexes import folder_name, index_of
 from coinkv.evaluate.ledger import Ledger
+from coinkv.evaluate.provenance import made_with
 from coinkv.evaluate.run import Asking, run
 from coinkv.evaluate.timing import timing_round
+from coinkv.methods.registry import method_named
+from coinkv.model.adapter import read_card
 from coinkv.model.backbone import Backbone
-from coinkv.rag.build import BuildOptions, build
-from coinkv.rag.index import Index, open_published
+from coinkv.rag.build import BuildOptions
+from coinkv.rag.index import Index
 
 SLOW_MS = 500.0
 """Methods whose median TTFT is above this are timed on fewer queries."""
@@ -69,122 +73,145 @@ class Sweep:
         """Run what the ledger does not hold yet.
 
         Every finished run is a row at once; a sweep that is killed goes on behind its last row.
-        Configurations whose k is above what an index holds are left out and named.
+        Configurations that cannot be asked on a set (k is above what its index holds, a context is
+        too long for the model) are left out and named.
 
         Returns:
             JSON-ready facts: `answered` and `timed` rows added, `kept` runs that were there, and
             `left_out`, why a configuration could not be run.
 
         Raises:
-            InputError: a set without answers or passages, or an unknown method or option.
+            InputError: found before anything is written: sets of one name or without answers, a
+                plan that does not go with the sets or with this sweep, an unknown method or
+                option, an adapter that is not there, a ledger of something else. Found at a set:
+                it has no passages, its index is of others, the adapter does not fit.
+            StorageError: the ledger cannot be written.
         """
         tell = on_progress or (lambda stage, done, total: None)
         chosen = [(each, self._rows(each)) for each in sets]
-        if len({each.name for each in sets}) < len(sets):
-            raise InputError("two sets have the same name", hint="rename a file")
+        self._require_sound(sets, plan)
+        self.ledger.require_usable()
         report = _Report()
         backbone: Backbone | None = None
         for eval_set, rows in chosen:
-            index = self._index(eval_set, backbone, tell)
+            place = self.folder / folder_name(eval_set.name)
+            index = index_of(eval_set, place, self.index, self.build, backbone, tell)
             with closing(index.catalogue):
                 backbone = index.backbone
-                mine = list(self._runnable(index, eval_set, plan[eval_set.name], report))
-                self._answer(index, eval_set, rows, mine, report, tell)
-                self._time(index, eval_set, rows, mine, report, tell)
+                on_set = _OnSet(self, index, eval_set.name, rows, report, tell)
+                on_set.time(on_set.answer(plan[eval_set.name]))
         return report.facts()
 
     def _rows(self, eval_set: EvalSet) -> Sequence[EvalRow]:
-        require_answers(eval_set)
-        return half(eval_set, self.half).rows[: self.limit]
+        chosen = half(eval_set, self.half)
+        require_answers(chosen)
+        return chosen.rows[: self.limit]
 
-    def _index(self, eval_set: EvalSet, backbone: Backbone | None, tell: OnProgress) -> Index:
-        """The set's index, built from its passages where it is not there yet."""
-        folder = self.folder / eval_set.name / self.index
-        options = replace(self.build, model=backbone or self.build.model)
-        try:
-            open_published(folder)[0].close()
-        except IndexNotFoundError:
-            passages = self.folder / eval_set.name / "passages.jsonl"
-            write_passages(eval_set, passages)
-            build(passages, folder, options, tell)
-        return Index.open(folder, model=options.model, device=options.device)
+    def _require_sound(self, sets: Sequence[EvalSet], plan: Plan) -> None:
+        if len({folder_name(each.name) for each in sets}) < len(sets):
+            raise InputError("two sets have the same name", hint="rename a file")
+        if self.asking.adapter is not None:
+            read_card(self.asking.adapter)
+        labels = (self.index, self.asking.adapter_name)
+        for eval_set in sets:
+            if eval_set.name not in plan:
+                raise InputError("the plan says nothing of this set", where=eval_set.name)
+            for each in plan[eval_set.name]:
+                method_named(each.method, dict(each.options))
+                if (each.index, each.adapter) != labels:
+                    raise InputError(
+                        f"{each.method} {each.label} is of another index or adapter than the sweep",
+                        hint="sweep each index and adapter apart",
+                    )
 
-    def _runnable(
-        self,
-        index: Index,
-        eval_set: EvalSet,
-        configurations: Sequence[Configuration],
-        report: _Report,
-    ) -> Iterator[Configuration]:
-        for each in configurations:
-            try:
-                self.asking.asker(index, each)
-            except InputError as error:
-                report.left_out.append(f"{eval_set.name}, {each.method} {each.label}: {error}")
-            else:
-                yield each
 
-    def _answer(
-        self,
-        index: Index,
-        eval_set: EvalSet,
-        rows: Sequence[EvalRow],
-        configurations: Sequence[Configuration],
-        report: _Report,
-        tell: OnProgress,
-    ) -> None:
-        where, wanted = (eval_set.name, self.half), {row.id for row in rows}
-        total = len(configurations) * len(rows)
+@dataclass(frozen=True)
+class _OnSet:
+    """A sweep at work on one set."""
+
+    sweep: Sweep
+    index: Index
+    name: str
+    rows: Sequence[EvalRow]
+    report: _Report
+    tell: OnProgress
+
+    def answer(self, configurations: Sequence[Configuration]) -> list[Configuration]:
+        """Run what has no answers yet; returns the configurations that have them now."""
+        made = self._made_with() | {"answer_tokens": self.sweep.asking.answer_tokens}
+        wanted, total = {row.id for row in self.rows}, len(configurations) * len(self.rows)
+        answered = []
         for number, each in enumerate(configurations):
-            if self.ledger.answered(where, each, index.backbone.fingerprint) == wanted:
-                report.kept += 1
-                continue
-            facts = run(
-                index,
-                rows,
-                each,
-                self.asking,
-                _step(tell, f"{eval_set.name}: answering", number * len(rows), total),
-            )
-            self.ledger.add([{"set": eval_set.name, "half": self.half, **facts}])
-            report.answered += 1
+            done = self._ledger.done(self._where, each, self._fingerprint)
+            if done.answers and done.ids == wanted and _is_same(done.answers, made):
+                self.report.kept += 1
+            else:
+                step = _step(self.tell, f"{self.name}: answering", number * len(self.rows), total)
+                try:
+                    facts = run(self.index, self.rows, each, self.sweep.asking, step)
+                except InputError as error:
+                    self.report.left_out.append(f"{self.name}, {each.method} {each.label}: {error}")
+                    continue
+                self._add([facts])
+                self.report.answered += 1
+            answered.append(each)
+        return answered
 
-    def _time(
-        self,
-        index: Index,
-        eval_set: EvalSet,
-        rows: Sequence[EvalRow],
-        configurations: Sequence[Configuration],
-        report: _Report,
-        tell: OnProgress,
-    ) -> None:
+    def time(self, configurations: Sequence[Configuration]) -> None:
         """Rounds over all configurations that still want timed queries."""
-        where, fingerprint = (eval_set.name, self.half), index.backbone.fingerprint
-        questions = [row.question for row in rows]
-        askers = {each: self.asking.asker(index, each) for each in configurations}
-        times = {each: self.ledger.timed(where, each, fingerprint) for each in askers}
-        number = min(map(len, times.values()), default=0)
+        if not self.sweep.timed_queries:
+            return
+        questions = [row.question for row in self.rows]
+        made = self._made_with()
+        times: dict[Configuration, dict[int, list[float]]] = {}
+        for each in configurations:
+            done = self._ledger.done(self._where, each, self._fingerprint)
+            times[each] = {
+                number: row["ttft_ms"]
+                for number, row in done.rounds.items()
+                if len(row["ttft_ms"]) == len(questions) and _is_same(row, made)
+            }
+        askers = {each: self.sweep.asking.asker(self.index, each) for each in configurations}
         while wanting := {c: a for c, a in askers.items() if self._wants_more(times[c])}:
-            timed = sum(map(len, times[next(iter(wanting))]))
-            found = timing_round(
-                wanting,
-                questions,
-                number,
-                self.asking.seed,
-                _step(tell, f"{eval_set.name}: timing", timed, self.timed_queries),
-            )
-            self.ledger.add([{"set": eval_set.name, "half": self.half, **row} for row in found])
+            # a number that none of them has had: in a report a round replaces one of its number
+            number = max((n for each in wanting for n in times[each]), default=-1) + 1
+            timed = sum(map(len, times[next(iter(wanting))].values()))
+            step = _step(self.tell, f"{self.name}: timing", timed, self.sweep.timed_queries)
+            found = timing_round(wanting, questions, number, self.sweep.asking.seed, step)
+            self._add(found)
             for each, row in zip(wanting, found, strict=True):
-                times[each].append(row["ttft_ms"])
-            number += 1
-            report.timed += len(found)
+                times[each][number] = row["ttft_ms"]
+            self.report.timed += len(found)
 
-    def _wants_more(self, rounds: Sequence[Sequence[float]]) -> bool:
-        times = [milliseconds for of_round in rounds for milliseconds in of_round]
-        wanted = self.timed_queries
+    @property
+    def _ledger(self) -> Ledger:
+        return self.sweep.ledger
+
+    @property
+    def _where(self) -> tuple[str, str]:
+        return self.name, self.sweep.half
+
+    @property
+    def _fingerprint(self) -> str:
+        return self.index.backbone.fingerprint
+
+    def _made_with(self) -> dict[str, Any]:
+        return made_with(self.index, self.sweep.asking.bench(self.index))
+
+    def _add(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._ledger.add([{"set": self.name, "half": self.sweep.half, **row} for row in rows])
+
+    def _wants_more(self, rounds: Mapping[int, Sequence[float]]) -> bool:
+        times = [milliseconds for of_round in rounds.values() for milliseconds in of_round]
+        wanted = self.sweep.timed_queries
         if times and statistics.median(times) > SLOW_MS:
-            wanted = min(wanted, self.slow_queries)
+            wanted = min(wanted, self.sweep.slow_queries)
         return len(times) < wanted
+
+
+def _is_same(row: Mapping[str, Any], made: Mapping[str, Any]) -> bool:
+    """Whether a row was made with the same."""
+    return all(row.get(name) == value for name, value in made.items())
 
 
 def _step(tell: OnProgress, stage: str, before: int, total: int) -> Callable[[int, int], None]:

@@ -7,13 +7,15 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from coinkv.errors import InputError
 from coinkv.evaluate.configuration import Configuration
 from coinkv.evaluate.provenance import provenance
-from coinkv.evaluate.run import configuration_facts
+from coinkv.evaluate.run import configuration_facts, first_token
 from coinkv.rag.ask import CoinRAG
 
 STAGES = ("embed", "retrieve", "read", "compose", "prefill")
-_ANSWER_ROOM = 8
+ANSWER_ROOM = 8
+"""Room left for an answer where none is decoded."""
 
 
 def timing_round(
@@ -38,18 +40,22 @@ def timing_round(
 
     Returns:
         one JSON-ready `timing` row of a results file a configuration, but for set and half.
+
+    Raises:
+        InputError: no questions, or one whose context is too long.
     """
+    if not questions:
+        raise InputError("there are no questions to time")
+    made = {each: provenance(asker, seed) for each, asker in askers.items()}
     order = random.Random(f"{seed} {number}")
     asked = order.sample(questions, len(questions))
     times: dict[Configuration, list[float]] = {each: [] for each in askers}
     stages: dict[Configuration, list[Mapping[str, float]]] = {each: [] for each in askers}
     for asker in askers.values():
-        asker.first_token(asked[0], answer_tokens=_ANSWER_ROOM)
+        asker.first_token(asked[0], answer_tokens=ANSWER_ROOM)
     for done, question in enumerate(asked):
         for each in order.sample(list(askers), len(askers)):
-            first = askers[each].first_token(question, answer_tokens=_ANSWER_ROOM)
-            if first.context.counts.missing:  # its blocks were only now made
-                first = askers[each].first_token(question, answer_tokens=_ANSWER_ROOM)
+            first = first_token(askers[each], question, ANSWER_ROOM)
             times[each].append(first.clock.total_seconds)
             stages[each].append(first.clock.stages_seconds)
             del first  # freeing its cache is not part of the next question's time
@@ -65,7 +71,7 @@ def timing_round(
                 stage: 1000 * statistics.mean(laps.get(stage, 0.0) for laps in stages[each])
                 for stage in STAGES
             },
-            **provenance(asker.index, seed),
+            **made[each],
         }
-        for each, asker in askers.items()
+        for each in askers
     ]

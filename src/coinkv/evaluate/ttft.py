@@ -13,13 +13,12 @@ import torch
 
 from coinkv.errors import InputError
 from coinkv.evaluate.provenance import spread_ms, versions
+from coinkv.evaluate.timing import ANSWER_ROOM, STAGES
 from coinkv.model.fill import fill
 from coinkv.rag.ask import CoinRAG, FirstToken
 from coinkv.rag.index import Index
 
 METHODS = ("standard_rag", "standard_cag", "coinrag")
-STAGES = ("embed", "retrieve", "read", "compose", "prefill")
-_ANSWER_ROOM = 8
 _WARM_UP = 2
 
 
@@ -89,7 +88,7 @@ def bench_ttft(
     read = pages = 0
     for question in questions[:_WARM_UP]:
         for asker in askers.values():
-            _floor(index, asker.first_token(question, answer_tokens=_ANSWER_ROOM))
+            _floor(index, asker.first_token(question, answer_tokens=ANSWER_ROOM))
     order = random.Random(0)
     for turn in range(repeat):
         for done, question in enumerate(order.sample(questions, len(questions))):
@@ -97,7 +96,7 @@ def bench_ttft(
                 on_progress(turn * len(questions) + done, repeat * len(questions))
             for name in order.sample(list(askers), len(askers)):
                 started = time.perf_counter()
-                first = askers[name].first_token(question, answer_tokens=_ANSWER_ROOM)
+                first = askers[name].first_token(question, answer_tokens=ANSWER_ROOM)
                 timings[name].add(first, time.perf_counter() - started)
                 if name == "coinrag":
                     floors.append(_floor(index, first))

@@ -186,6 +186,9 @@ def place_behind_prefix(
         clock: takes the lap `compose`.
         counts: what reading cost.
         align: move the blocks; otherwise they stay at the positions they were encoded at.
+
+    Raises:
+        InputError: the context window ends before tokens or positions do.
     """
     prefix, backbone = bench.blocks.prefix, bench.backbone
     tokens = len(prefix) + sum(len(part.block) for part in placed)
@@ -196,6 +199,9 @@ def place_behind_prefix(
             cache.append(part.block)
         if align:
             cache.move(len(prefix), torch.arange(len(prefix), tokens), backbone.rope)
+        else:  # a short context may lie far behind
+            end = int(cache.positions.max()) + 1
+            backbone.require_room(end + room, "the unaligned context with question and answer")
     clock.lap("compose")
     pieces = (bench.prefix_piece, *(piece for part in placed for piece in part.pieces))
     return Context(cache, pieces, counts=counts)

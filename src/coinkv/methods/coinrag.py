@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 
-from coinkv.errors import InputError
 from coinkv.kv.block import KVBlock, concat
 from coinkv.methods.base import Context, Method, Piece, Placed, Workbench, place_behind_prefix
 from coinkv.methods.blocks import ChunkBlocks, EncodeAfter, ReadCounts, require_encode_after
 from coinkv.methods.clock import StageClock
+from coinkv.methods.options import require_one_of
 from coinkv.methods.spans import Order, Run, disjoint, runs
 from coinkv.retrieval.two_stage import Retrieval
 
@@ -30,7 +30,7 @@ class CoinRAG(Method):
     Args:
         stages: 2 retrieves chunks, then nuggets of them; 1 retrieves nuggets of the whole index.
         encoding: a nugget's KV is cut from its `chunk`, or was made from the nugget alone
-            (`isolated`).
+            (`isolated`; only nuggets that overlap are encoded as one).
         align: move the slices to consecutive positions; otherwise they stay where they stood in
             their chunk.
         order: `retrieval` is chunks as retrieved with nuggets in document order, `rank` nuggets by
@@ -58,7 +58,7 @@ class CoinRAG(Method):
             ("order", get_args(Order)),
             ("title", get_args(Title)),
         ):
-            _require_one_of(option, getattr(self, option), allowed)
+            require_one_of(option, getattr(self, option), allowed)
 
     @property
     def one_stage(self) -> bool:
@@ -78,7 +78,7 @@ class CoinRAG(Method):
     ) -> list[Placed]:
         """The nuggets' KV, chunk by chunk in the order of the context; takes the lap `read`."""
         blocks = bench.blocks.encoded_after(self.encode_after)
-        chosen = runs(evidence, self.order)
+        chosen = runs(evidence, self.order, join_touching=self.encoding == "chunk")
         placed = []
         for at, run in enumerate(chosen):
             first = all(earlier.chunk != run.chunk for earlier in chosen[:at])
@@ -92,13 +92,13 @@ class CoinRAG(Method):
     ) -> Placed:
         spans = list(run.spans)
         within = None
-        if self.title != "encoded":
-            tokens = blocks.tokens_of(content_hash)
+        tokens = None if self.title == "encoded" else blocks.tokens_of(content_hash)
+        if tokens is not None and tokens.header_tokens:
             header = tokens.header_tokens
-            if self.title == "shown" and first and header:
-                spans = disjoint([(0, header), *spans])
-            elif self.title == "none":
+            if self.title == "none":
                 within = (header, len(tokens.token_ids))
+            elif first:
+                spans = disjoint([(0, header), *spans], join_touching=self.encoding == "chunk")
         if self.encoding == "isolated":
             alone = [blocks.rows(content_hash, None, counts, within=span) for span in spans]
             block = _joined(alone)
@@ -110,12 +110,6 @@ class CoinRAG(Method):
 def _joined(alone: list[KVBlock]) -> KVBlock:
     widest = torch.float32 if any(b.keys.dtype == torch.float32 for b in alone) else None
     return concat([block.to(widest or block.keys.dtype, "cpu") for block in alone])
-
-
-def _require_one_of(option: str, value: Any, allowed: tuple[Any, ...]) -> None:
-    if value not in allowed:
-        choices = ", ".join(map(str, allowed))
-        raise InputError(f"{option} is {value!r}", hint=f"use one of {choices}")
 
 
 OPTIONS = tuple(field.name for field in fields(CoinRAG))

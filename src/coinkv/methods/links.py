@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby
 from pathlib import Path
 
 import torch
@@ -53,68 +52,81 @@ class Linking:
     ) -> Context:
         """Join blocks behind the prefix with link tokens, still to be computed, after each chunk.
 
-        A link token sees the prefix, all chunks before it and the link tokens between them.
+        They stand behind the last of a chunk's pieces, should other chunks' stand between those. A
+        link token sees the prefix, all pieces before it and the link tokens between them.
 
         Raises:
             InputError: the embeddings are missing, do not fit this model or number of chunks.
         """
-        chunks = [list(parts) for _, parts in groupby(placed, lambda part: part.pieces[0].chunk)]
-        vectors = self._vectors(bench.backbone, len(chunks))
+        last = {part.pieces[0].chunk: at for at, part in enumerate(placed)}
+        trained = self._trained(bench.backbone, len(last))
         prefix = bench.blocks.prefix
-        evidence = sum(len(part.block) for part in placed)
-        tokens = len(prefix) + evidence + self.links * len(chunks)
+        links = self.links * len(last)
+        tokens = len(prefix) + sum(len(part.block) for part in placed) + links
         cache = bench.context(tokens, room)
         cache.append(prefix)
         pieces, positions = [bench.prefix_piece], [torch.arange(0)]
-        for parts in chunks:
-            for part in parts:
-                cache.append(part.block)
-                pieces += part.pieces
-            spots = torch.arange(cache.length, cache.length + self.links)
-            cache.reserve(spots)
-            pieces.append(Piece(0, self.links, linking=True))
-            positions.append(spots)
+        for at, part in enumerate(placed):
+            cache.append(part.block)
+            pieces += part.pieces
+            if self.links and at == last[part.pieces[0].chunk]:
+                spots = torch.arange(cache.length, cache.length + self.links)
+                cache.reserve(spots)
+                pieces.append(Piece(0, self.links, linking=True))
+                positions.append(spots)
         cache.move(len(prefix), torch.arange(len(prefix), tokens), bench.backbone.rope)
         clock.lap("compose")
-        live = Live(
-            (0,) * (self.links * len(chunks)),
-            torch.cat(positions),
-            dict(enumerate(vectors.flatten(0, 1))),
-        )
+        line_break = bench.backbone.tokenize("\n").ids[-1]
+        live = Live((line_break,) * links, torch.cat(positions), trained)
         return Context(cache, tuple(pieces), live, counts)
 
-    def _vectors(self, backbone: Backbone, chunks: int) -> torch.Tensor:
-        """`[chunks, links, hidden]` in the model's dtype, on its device."""
-        table = backbone.model.get_input_embeddings().weight.detach()
+    def _trained(self, backbone: Backbone, chunks: int) -> dict[int, torch.Tensor]:
+        """Input vectors `[hidden]` of the link tokens of so many chunks; none when untrained."""
         if self.embeddings is None:
-            neutral = table[backbone.tokenize("\n").ids[0]]
-            vectors: torch.Tensor = neutral.expand(chunks, self.links, -1)
-            return vectors
-        trained = _read(self.embeddings)
+            return {}
+        path = Path(self.embeddings).expanduser()
+        trained = _read(path, _version(path))
+        table = backbone.model.get_input_embeddings().weight
         if trained.ndim != 3 or trained.shape[1:] != (self.links, table.shape[1]):
             raise InputError(
                 f"{_TENSOR} is {list(trained.shape)}, not [chunks, {self.links}, {table.shape[1]}]",
-                where=self.embeddings,
+                where=path,
                 hint="use embeddings trained for this model and this number of links",
             )
         if len(trained) < chunks:
             raise InputError(
                 f"the embeddings are for {len(trained)} chunks, the context has {chunks}",
-                where=self.embeddings,
+                where=path,
                 hint="retrieve fewer chunks",
             )
-        return trained[:chunks].to(table.device, table.dtype)
+        return dict(enumerate(trained[:chunks].to(table.device, table.dtype).flatten(0, 1)))
+
+
+def _version(path: Path) -> tuple[int, ...]:
+    """What changes when a file is written anew; nothing for one that cannot be looked at."""
+    try:
+        status = path.stat()
+    except OSError:  # reading it says why
+        return ()
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 @lru_cache(maxsize=4)
-def _read(path: str) -> torch.Tensor:
+def _read(path: Path, version: tuple[int, ...]) -> torch.Tensor:
+    """The embeddings in a file; kept in memory for as long as its version is the same."""
     try:
         with safe_open(path, framework="pt") as file:
             tensor: torch.Tensor = file.get_tensor(_TENSOR)
-            return tensor
     except (OSError, SafetensorError) as error:
         raise InputError(
             f"no link embeddings can be read ({error})",
-            where=Path(path),
+            where=path,
             hint=f"name a safetensors file that holds {_TENSOR}",
         ) from error
+    if not tensor.is_floating_point() or not bool(tensor.isfinite().all()):
+        raise InputError(
+            f"{_TENSOR} holds what is no finite floating-point number",
+            where=path,
+            hint="use another copy of it",
+        )
+    return tensor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -27,17 +28,27 @@ def parsed(option: str, value: Any, kind: Any) -> Any:
             return None
         (kind,) = (part for part in get_args(kind) if part is not NoneType)
     if get_origin(kind) is Literal:
-        for choice in get_args(kind):
-            if value == choice or str(value) == str(choice):
-                return choice
-        choices = ", ".join(map(str, get_args(kind)))
-        raise InputError(f"{option} is {value!r}", hint=f"use one of {choices}")
+        choices = get_args(kind)
+        chosen = next((c for c in choices if value == c or str(value) == str(c)), value)
+        require_one_of(option, chosen, choices)
+        return chosen
     try:
         return _plain(value, kind)
-    except (TypeError, ValueError, KeyError) as error:
+    except (TypeError, ValueError, KeyError, OverflowError) as error:
         raise InputError(
             f"{option} is {value!r}", hint=f"give a value of type {kind.__name__}"
         ) from error
+
+
+def require_one_of(option: str, value: Any, allowed: Sequence[Any]) -> None:
+    """Refuse a value that an option does not take.
+
+    Raises:
+        InputError: it is none of those allowed.
+    """
+    if value not in allowed:
+        choices = ", ".join(map(str, allowed))
+        raise InputError(f"{option} is {value!r}", hint=f"use one of {choices}")
 
 
 def _plain(value: Any, kind: type) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from importlib.metadata import entry_points
 from typing import Any, get_type_hints
 
@@ -61,8 +61,11 @@ def method_class(name: str) -> type[Method]:
                 found = entry.load()
             except Exception as error:  # whatever the other package does when it is imported
                 raise InputError(f"the method {name!r} cannot be loaded ({error})") from error
-            if not (isinstance(found, type) and issubclass(found, Method)):
-                raise InputError(f"the entry point {entry.value} is no class of a Method")
+            if not (isinstance(found, type) and issubclass(found, Method) and is_dataclass(found)):
+                raise InputError(
+                    f"the entry point {entry.value} is no method",
+                    hint="it must name a dataclass derived from coinkv.methods.base.Method",
+                )
             return found
     raise InputError(
         f"no method is called {name!r}", hint=f"use one of {', '.join(method_names())}"

@@ -20,15 +20,16 @@ class Run:
     spans: tuple[Span, ...]
 
 
-def runs(evidence: Retrieval, order: Order) -> list[Run]:
+def runs(evidence: Retrieval, order: Order, *, join_touching: bool = True) -> list[Run]:
     """The nuggets' token spans in the order in which they stand in the context.
 
-    No token is in two spans: nuggets that touch or overlap are merged, and under `rank` the better
-    nugget keeps what two share.
+    No token is in two spans: nuggets that overlap are merged, and under `rank` the better nugget
+    keeps what two share.
 
     Args:
         evidence: what was retrieved.
         order: `retrieval` and `document` give one run a chunk, `rank` one a nugget.
+        join_touching: merge nuggets that only touch, too.
     """
     if order == "rank":
         return _by_rank(evidence)
@@ -38,7 +39,9 @@ def runs(evidence: Retrieval, order: Order) -> list[Run]:
     chunks = sorted(spans)
     if order == "document":
         chunks.sort(key=lambda rank: evidence.chunks[rank].row)
-    return [Run(chunk, tuple(disjoint(spans[chunk]))) for chunk in chunks]
+    return [
+        Run(chunk, tuple(disjoint(spans[chunk], join_touching=join_touching))) for chunk in chunks
+    ]
 
 
 def _by_rank(evidence: Retrieval) -> list[Run]:
@@ -53,11 +56,14 @@ def _by_rank(evidence: Retrieval) -> list[Run]:
     return found
 
 
-def disjoint(spans: Iterable[Span]) -> list[Span]:
-    """Token spans `[start, end)` merged where they touch or overlap, in document order."""
+def disjoint(spans: Iterable[Span], *, join_touching: bool = True) -> list[Span]:
+    """Token spans `[start, end)` merged where they overlap or touch, in document order.
+
+    Without `join_touching` two spans of which one begins where the other ends stay two.
+    """
     merged: list[Span] = []
     for start, end in sorted(spans):
-        if merged and start <= merged[-1][1]:
+        if merged and start < merged[-1][1] + join_touching:
             merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
         else:
             merged.append((start, end))

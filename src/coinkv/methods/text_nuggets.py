@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 from coinkv.methods.base import Context, Method, Piece, Workbench, compute_all
 from coinkv.methods.clock import StageClock
+from coinkv.methods.options import require_one_of
 from coinkv.methods.spans import Order, runs
 from coinkv.retrieval.two_stage import Retrieval
 
@@ -25,6 +27,9 @@ class TextNuggets(Method):
 
     name = "text_nuggets"
     unit = "nugget"
+
+    def __post_init__(self) -> None:
+        require_one_of("order", self.order, get_args(Order))
 
     def compose(
         self, bench: Workbench, evidence: Retrieval, room: int, clock: StageClock

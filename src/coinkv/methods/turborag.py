@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
-from coinkv.errors import InputError
 from coinkv.methods.base import Context, Method, Workbench, place_behind_prefix, read_chunks
 from coinkv.methods.blocks import EncodeAfter, ReadCounts, require_encode_after
 from coinkv.methods.clock import StageClock
+from coinkv.methods.options import require_one_of
 from coinkv.retrieval.two_stage import Retrieval
+
+Positions = Literal["reordered", "composite"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class TurboRAG(Method):
         encode_after: what chunks were encoded behind; None: as the index was built.
     """
 
-    positions: Literal["reordered", "composite"] = "reordered"
+    positions: Positions = "reordered"
     encode_after: EncodeAfter | None = "nothing"
 
     name = "turborag"
@@ -34,10 +36,7 @@ class TurboRAG(Method):
 
     def __post_init__(self) -> None:
         require_encode_after(self.encode_after)
-        if self.positions not in ("reordered", "composite"):
-            raise InputError(
-                f"positions is {self.positions!r}", hint="use 'reordered' or 'composite'"
-            )
+        require_one_of("positions", self.positions, get_args(Positions))
 
     def compose(
         self, bench: Workbench, evidence: Retrieval, room: int, clock: StageClock
