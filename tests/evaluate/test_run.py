@@ -132,7 +132,7 @@ def test_a_question_whose_blocks_had_to_be_made_is_timed_when_asked_again(
     own, village_set, askings, harm
 ):
     for path in block_files(own.folder):
-        os.unlink(path) if harm == "missing" else os.truncate(path, 100)
+        path.unlink() if harm == "missing" else os.truncate(path, 100)
     configuration = replace(CAG, k_chunks=1)
     answered = run(own, village_set.rows, configuration, SHORT)["per_question"]
     _warm_up, *asked = askings

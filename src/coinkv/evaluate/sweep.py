@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -171,12 +172,13 @@ class _OnSet:
                 for number, row in done.rounds.items()
                 if len(row["ttft_ms"]) == len(questions) and _is_same(row, made)
             }
+        queries = len(questions) * math.ceil(self.sweep.timed_queries / len(questions))
         askers = {each: self.sweep.asking.asker(self.index, each) for each in configurations}
         while wanting := {c: a for c, a in askers.items() if self._wants_more(times[c])}:
             # a number that none of them has had: in a report a round replaces one of its number
             number = max((n for each in wanting for n in times[each]), default=-1) + 1
             timed = sum(map(len, times[next(iter(wanting))].values()))
-            step = _step(self.tell, f"{self.name}: timing", timed, self.sweep.timed_queries)
+            step = _step(self.tell, f"{self.name}: timing", timed, queries)
             found = timing_round(wanting, questions, number, self.sweep.asking.seed, step)
             self._add(found)
             for each, row in zip(wanting, found, strict=True):
