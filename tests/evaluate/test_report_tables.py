@@ -105,13 +105,16 @@ def test_variants_of_coinrag_do_not_compete_and_others_do():
     plain = on_both(dev=30.0)
     better = [
         row
-        for options in ({"order": "rank"}, {"stages": 1}, {"title": False})
+        for options in ({"order": "rank"}, {"stages": 1}, {"title": "none"})
         for row in on_both(dev=90.0, options=options)
     ]
     windows = on_both(dev=90.0, index="windows")
     cag = on_both("standard_cag", k_nuggets=None, dev=40.0, options={"encode_after": "nothing"})
     block = part_of(*plain, *better, *windows, *cag).blocks[0]
     assert block.choice("hotpotqa", "coinrag").dev.configuration.label == "3, 10"
+    shown = on_both(dev=91.0, options={"title": "shown"})
+    block = part_of(*plain, *shown, *better).blocks[0]
+    assert block.choice("hotpotqa", "coinrag").dev.configuration.label == "3, 10, title=shown"
     assert block.choice("hotpotqa", "standard_cag").dev.configuration.options
 
 

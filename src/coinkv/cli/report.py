@@ -21,9 +21,7 @@ _STYLES = {"best": "bold", "second": "underline", None: ""}
 
 
 def report_command(
-    files: Annotated[
-        list[Path], typer.Argument(metavar="RESULTS...", help="Files that coinkv sweep wrote.")
-    ],
+    files: Annotated[list[Path], typer.Argument(help="Files that coinkv sweep wrote.")],
     out: Annotated[Path, typer.Option(help="Folder of the report.")],
     budget: Annotated[
         list[str] | None,
@@ -48,8 +46,9 @@ def report_command(
     for warning in report.warnings:
         console.print(warning, style="dim", markup=False, highlight=False, soft_wrap=True)
     missing = sum(len(section.missing) for section in report.sections)
+    notes = "1 note" if missing == 1 else f"{missing} notes"
     results.print(
-        f"{report.page}: figures, all measures, {missing} notes on what is missing or over budget",
+        f"{report.page}: figures, all measures, {notes} on what is missing or over budget",
         markup=False,
         highlight=False,
         soft_wrap=True,

@@ -22,7 +22,7 @@ from coinkv.model.decode_batch import Decoded, decode_batch
 from coinkv.model.work import flops
 from coinkv.rag.adapters import AdapterScope, adapted_bench
 from coinkv.rag.ask import CoinRAG, FirstToken
-from coinkv.rag.evidence import evidence_of
+from coinkv.rag.evidence import evidence_of, in_context
 from coinkv.rag.index import Index
 from coinkv.retrieval.two_stage import Retrieval
 
@@ -206,7 +206,8 @@ def _decoded(
 
 def _scored(asker: CoinRAG, row: EvalRow, first: FirstToken, answer: Decoded) -> dict[str, Any]:
     unit = asker.method.unit
-    evidence = evidence_of(asker.index.catalogue, _in_context(first, unit), unit)
+    found = in_context(first.retrieval, first.context.pieces, unit)
+    evidence = evidence_of(asker.index.catalogue, found, unit)
     backbone, length = asker.bench.backbone, first.context_tokens
     text = answer.text.strip()
     return {
@@ -225,24 +226,6 @@ def _scored(asker: CoinRAG, row: EvalRow, first: FirstToken, answer: Decoded) ->
         "answer_tokens": answer.tokens,
         "finish_reason": answer.finish_reason,
     }
-
-
-def _in_context(first: FirstToken, unit: Literal["chunk", "nugget"]) -> Retrieval:
-    """What was retrieved without what the method left out of the context."""
-    found, pieces = first.retrieval, first.context.pieces
-    if unit == "chunk":
-        held = {piece.chunk for piece in pieces}
-        return replace(found, chunks=tuple(c for n, c in enumerate(found.chunks) if n in held))
-    nuggets = tuple(
-        nugget
-        for nugget in found.nuggets
-        if any(
-            piece.chunk == nugget.chunk
-            and max(piece.start, nugget.start) < min(piece.end, nugget.end)
-            for piece in pieces
-        )
-    )
-    return replace(found, nuggets=nuggets)
 
 
 def _mean(facts: Sequence[dict[str, Any]], name: str) -> float | None:

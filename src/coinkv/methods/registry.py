@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from importlib.metadata import entry_points
 from typing import Any, get_type_hints
 
@@ -61,10 +61,11 @@ def method_class(name: str) -> type[Method]:
                 found = entry.load()
             except Exception as error:  # whatever the other package does when it is imported
                 raise InputError(f"the method {name!r} cannot be loaded ({error})") from error
-            if not (isinstance(found, type) and issubclass(found, Method) and is_dataclass(found)):
+            if not _is_method(found):
                 raise InputError(
                     f"the entry point {entry.value} is no method",
-                    hint="it must name a dataclass derived from coinkv.methods.base.Method",
+                    hint="it must name a dataclass derived from coinkv.methods.base.Method, with a "
+                    "name and a unit",
                 )
             return found
     raise InputError(
@@ -79,7 +80,10 @@ def method_named(name: str, options: Mapping[str, Any] | None = None) -> Method:
         InputError: there is no such method or option, or a value does not fit.
     """
     chosen = method_class(name)
-    hints = get_type_hints(chosen)
+    try:
+        hints = get_type_hints(chosen)
+    except (NameError, TypeError) as error:
+        raise InputError(f"the options of {name!r} cannot be understood ({error})") from error
     known = {field.name: hints[field.name] for field in fields(chosen)}  # type: ignore[arg-type]
     arguments = {}
     for option, value in (options or {}).items():
@@ -92,11 +96,23 @@ def method_named(name: str, options: Mapping[str, Any] | None = None) -> Method:
 
 def options_of(method: Method) -> dict[str, Any]:
     """The options of a method that differ from its defaults, by name."""
-    return {
-        field.name: getattr(method, field.name)
-        for field in fields(method)  # type: ignore[arg-type]
-        if getattr(method, field.name) != field.default
-    }
+    options = {}
+    for field in fields(method):  # type: ignore[arg-type]
+        made = field.default_factory
+        default = field.default if made is MISSING else made()
+        if getattr(method, field.name) != default:
+            options[field.name] = getattr(method, field.name)
+    return options
+
+
+def _is_method(found: Any) -> bool:
+    return (
+        isinstance(found, type)
+        and issubclass(found, Method)
+        and is_dataclass(found)
+        and getattr(found, "unit", None) in ("chunk", "nugget")
+        and isinstance(getattr(found, "name", None), str)
+    )
 
 
 def _registered_names() -> Iterator[str]:

@@ -20,7 +20,7 @@ from coinkv.model.fill import fill
 from coinkv.model.work import Work, flops
 from coinkv.rag.adapters import AdapterScope, adapted_bench
 from coinkv.rag.answer import Answer
-from coinkv.rag.evidence import evidence_of
+from coinkv.rag.evidence import evidence_of, in_context
 from coinkv.rag.index import Index
 from coinkv.retrieval.two_stage import Retrieval, retrieve, retrieve_nuggets
 
@@ -81,6 +81,8 @@ class CoinRAG:
     ) -> None:
         self.index = index
         self.bench = index.bench
+        if adapter_scope is not None and adapter is None:
+            raise InputError("adapter_scope is given without an adapter", hint="name its folder")
         if adapter is not None:
             self.bench = adapted_bench(index.bench, Path(adapter), adapter_scope)
         self.method = method_named(method) if isinstance(method, str) else method
@@ -208,11 +210,12 @@ class AnswerStream:
 
     def _complete(self, text: str, tokens: int, seconds: float, reason: FinishReason) -> Answer:
         first, asker = self._first, self._asker
-        counts = first.context.counts
+        counts, unit = first.context.counts, asker.method.unit
+        found = in_context(first.retrieval, first.context.pieces, unit)
         return Answer(
             text=text,
             method=asker.method.name,
-            evidence=evidence_of(asker.index.catalogue, first.retrieval, asker.method.unit),
+            evidence=evidence_of(asker.index.catalogue, found, unit),
             len_tokens=first.context_tokens,
             suffix_tokens=len(first.suffix_ids),
             ttft_seconds=first.clock.total_seconds,

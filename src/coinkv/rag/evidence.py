@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from coinkv.corpus.catalogue import Catalogue
 from coinkv.corpus.schema import Content, Placement
+from coinkv.methods.base import Piece
 from coinkv.rag.answer import Evidence
 from coinkv.retrieval.two_stage import Retrieval
 
@@ -38,6 +41,29 @@ def evidence_of(
             _evidence(contents[content_hash], places[content_hash], characters, nugget.score)
         )
     return tuple(found)
+
+
+def in_context(
+    retrieval: Retrieval, pieces: Sequence[Piece], unit: Literal["chunk", "nugget"]
+) -> Retrieval:
+    """What was retrieved without the chunks or nuggets that a method left out of the context.
+
+    Nuggets go on referring to their chunks by rank, so no chunk is left out for their sake.
+    """
+    if unit == "chunk":
+        held = {piece.chunk for piece in pieces}
+        chunks = tuple(chunk for n, chunk in enumerate(retrieval.chunks) if n in held)
+        return replace(retrieval, chunks=chunks)
+    nuggets = tuple(
+        nugget
+        for nugget in retrieval.nuggets
+        if any(
+            piece.chunk == nugget.chunk
+            and max(piece.start, nugget.start) < min(piece.end, nugget.end)
+            for piece in pieces
+        )
+    )
+    return replace(retrieval, nuggets=nuggets)
 
 
 def _evidence(

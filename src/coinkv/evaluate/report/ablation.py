@@ -12,6 +12,8 @@ from coinkv.evaluate.significance import Difference, paired_bootstrap
 
 OPTIONS = frozenset({"encoding", "stages", "align", "order", "encode_after", "title"})
 """Options of CoinRAG that take a part of it away or exchange it."""
+_COMPETES = ("title", "shown")
+"""Adds to the context instead, and so is chosen like any other value."""
 _FAMILY = ("coinrag", "coinrag_cacheblend", "coinrag_kvlink")
 
 
@@ -41,14 +43,14 @@ def is_ablation(configuration: Configuration, usual: str | None) -> bool:
         configuration: what was run.
         usual: label of the index that most results were made on.
     """
-    changed = OPTIONS & {name for name, _ in configuration.options}
-    return configuration.method in _FAMILY and (bool(changed) or configuration.index != usual)
+    changed = any(n in OPTIONS and (n, v) != _COMPETES for n, v in configuration.options)
+    return configuration.method in _FAMILY and (changed or configuration.index != usual)
 
 
 def ablations(results: Sequence[Result]) -> tuple[tuple[Ablation, ...], tuple[Result, ...]]:
     """Variants with their partners, and variants whose partner was not run.
 
-    An adapter is shown as a change too, though configurations with one compete.
+    An adapter, or a title that is shown, is a change too, though configurations with one compete.
 
     Args:
         results: of one backbone, ablations among them.
@@ -90,12 +92,12 @@ def _ablation(
 
 def _plain(configuration: Configuration, usual: str | None) -> Configuration:
     """The configuration without its change: itself where it has none."""
+    if configuration.method not in _FAMILY:
+        return configuration
+    kept = tuple((name, value) for name, value in configuration.options if name not in OPTIONS)
     if is_ablation(configuration, usual):
-        kept = tuple((name, value) for name, value in configuration.options if name not in OPTIONS)
         return replace(configuration, options=kept, index=usual or configuration.index)
-    if configuration.method in _FAMILY:
-        return replace(configuration, adapter=None)
-    return configuration
+    return replace(configuration, options=kept, adapter=None)
 
 
 def _change(variant: Configuration, plain: Configuration) -> str:
