@@ -28,7 +28,7 @@ for set in $sets; do
         --chosen-from "$dir/dev_hotpotqa.jsonl" --chosen-from "$dir/dev_2wikimqa.jsonl" \
         --chosen-from "$dir/dev_musique.jsonl" --budget 1x --budget none --timed-queries 150
     coinkv sweep "$data/$set.jsonl" --folder "$dir" --to "$to" --half test \
-        --grid "$grids/ablations.json"
+        --grid "$grids/ablations_test.json"
     coinkv sweep "$data/$set.jsonl" --folder "$dir" --to "$to" --half test \
         --grid "$grids/windows.json" --extractor windows
     coinkv sweep "$data/$set.jsonl" --folder "$dir" --to "$to" --half test \

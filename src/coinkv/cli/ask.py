@@ -31,6 +31,9 @@ def ask_command(
     all_lines: Annotated[
         bool, typer.Option("--all-lines", help="Go on behind the answer's first line.")
     ] = False,
+    answer_lead: Annotated[
+        str, typer.Option(help="First words of the answer, for the model to go on from.")
+    ] = "",
     seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None,
     adapter: shared.Adapter = None,
     adapter_scope: shared.AdapterScopeName = None,
@@ -57,6 +60,7 @@ def ask_command(
         k_chunks=k_chunks,
         k_nuggets=k_nuggets,
         sampling=sampling,
+        answer_lead=answer_lead,
         adapter=adapter,
         adapter_scope=shared.scope_named(adapter_scope),
     )

@@ -33,6 +33,9 @@ def eval_command(
         int, typer.Option(help="Time so many queries; 0 times each question once.")
     ] = 0,
     answer_tokens: Annotated[int, typer.Option(help="Most tokens of an answer.")] = 32,
+    answer_lead: Annotated[
+        str, typer.Option(help="First words of every answer, given to the model.")
+    ] = "The answer is:",
     batch: Annotated[int, typer.Option(help="Answers decoded together.")] = 8,
     per_question: Annotated[
         Path | None, typer.Option(help="Write a JSON line a question to this file.")
@@ -66,7 +69,9 @@ def eval_command(
     eval_set = half_of(read_set(questions), shared.half_named(half))
     require_answers(eval_set)
     chosen = method_named(method, shared.method_options(option))
-    asking = Asking(answer_tokens, batch, adapter, shared.scope_named(adapter_scope), seed)
+    asking = Asking(
+        answer_tokens, answer_lead, batch, adapter, shared.scope_named(adapter_scope), seed
+    )
     opened = Index.open(index, model=model, device=device, dtype=dtype)
     asker = CoinRAG(opened, method=chosen, k_chunks=k_chunks, k_nuggets=k_nuggets)
     configuration = Configuration(

@@ -53,6 +53,9 @@ def sweep_command(
         int, typer.Option(help="The same where the median is above half a second.")
     ] = 200,
     answer_tokens: Annotated[int, typer.Option(help="Most tokens of an answer.")] = 32,
+    answer_lead: Annotated[
+        str, typer.Option(help="First words of every answer, given to the model.")
+    ] = "The answer is:",
     batch: Annotated[int, typer.Option(help="Answers decoded together.")] = 8,
     label: Annotated[
         str | None, typer.Option(help="Label of the index. Default: the extractor's name.")
@@ -86,7 +89,9 @@ def sweep_command(
 
     read = [read_set(name) for name in sets]
     named = label or extractor.value
-    asking = Asking(answer_tokens, batch, adapter, shared.scope_named(adapter_scope), seed)
+    asking = Asking(
+        answer_tokens, answer_lead, batch, adapter, shared.scope_named(adapter_scope), seed
+    )
     values = (k_chunks, k_nuggets, ratios)
     if chosen_from:
         if grid != "small" or methods != "all" or any(values):

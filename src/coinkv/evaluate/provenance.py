@@ -29,6 +29,7 @@ def provenance(asker: CoinRAG, seed: int) -> dict[str, Any]:
         "fingerprint": backbone.fingerprint,
         "device": str(backbone.device),
         **made_with(asker.index, asker.bench),
+        "answer_lead": asker.answer_lead,
         "seed": seed,
         "versions": versions(),
     }

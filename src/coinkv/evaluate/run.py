@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from coinkv.errors import InputError
 from coinkv.evaluate.configuration import Configuration
@@ -24,10 +24,11 @@ from coinkv.rag.adapters import AdapterScope, adapted_bench
 from coinkv.rag.ask import CoinRAG, FirstToken
 from coinkv.rag.evidence import evidence_of, in_context
 from coinkv.rag.index import Index
-from coinkv.retrieval.two_stage import Retrieval
 
 ANSWER_TOKENS = 32
 """LongBench's limit for answers of its multi-document question sets (arXiv 2308.14508)."""
+ANSWER_LEAD = "The answer is:"
+"""Begins every answer: token F1 counts each word of a sentence around the answer as wrong."""
 _DECODED_ALONE = 2
 _SCORES = ("f1", "exact_match", "evidence_recall", "answer_recall")
 _COSTS = ("len_tokens", "kv_bytes", "layer_tokens", "flops", "bytes_read")
@@ -39,6 +40,7 @@ class Asking:
 
     Attributes:
         answer_tokens: most tokens of an answer.
+        answer_lead: first words of every answer, given to the model and not scored.
         batch: answers decoded together; 1 decodes each alone.
         adapter: folder of a LoRA adapter.
         adapter_scope: what the adapter takes part in, see `coinkv.rag.ask.CoinRAG`.
@@ -46,6 +48,7 @@ class Asking:
     """
 
     answer_tokens: int = ANSWER_TOKENS
+    answer_lead: str = ANSWER_LEAD
     batch: int = 8
     adapter: Path | None = None
     adapter_scope: AdapterScope | None = None
@@ -84,6 +87,7 @@ class Asking:
             k_chunks=configuration.k_chunks,
             k_nuggets=configuration.k_nuggets,
             sampling=Sampling(self.answer_tokens, first_line=True),
+            answer_lead=self.answer_lead,
             adapter=self.adapter,
             adapter_scope=self.adapter_scope,
         )

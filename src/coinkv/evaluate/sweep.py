@@ -198,7 +198,11 @@ class _OnSet:
         return self.index.backbone.fingerprint
 
     def _made_with(self) -> dict[str, Any]:
-        return made_with(self.index, self.sweep.asking.bench(self.index))
+        asking = self.sweep.asking
+        return {
+            **made_with(self.index, asking.bench(self.index)),
+            "answer_lead": asking.answer_lead,
+        }
 
     def _add(self, rows: Sequence[Mapping[str, Any]]) -> None:
         self._ledger.add([{"set": self.name, "half": self.sweep.half, **row} for row in rows])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from importlib.metadata import entry_points
-from typing import Any, get_type_hints
+from typing import Any, TypeGuard, get_type_hints
 
 from coinkv.errors import InputError
 from coinkv.methods.base import Method
@@ -105,7 +105,7 @@ def options_of(method: Method) -> dict[str, Any]:
     return options
 
 
-def _is_method(found: Any) -> bool:
+def _is_method(found: Any) -> TypeGuard[type[Method]]:
     return (
         isinstance(found, type)
         and issubclass(found, Method)

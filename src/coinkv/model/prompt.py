@@ -15,8 +15,6 @@ INSTRUCTIONS = (
     "Answer the question using only the given documents. "
     "Reply with the short answer only, without explanation."
 )
-ANSWER_LEAD = "The answer is:"
-"""The answer is begun for the model: small ones then name it instead of talking about it."""
 _EVIDENCE, _QUESTION = "\u2402evidence\u2403", "\u2402question\u2403"
 # Templates that print today's date would change the prefix, and with it every cache key, each day.
 _FIXED_DATE = (
@@ -44,10 +42,14 @@ class Prompt:
         """Hex digest of the prefix: part of the key of blocks that were encoded behind it."""
         return hashlib.sha256(repr(self.prefix_ids).encode()).hexdigest()
 
-    def suffix_ids(self, question: str) -> tuple[int, ...]:
+    def suffix_ids(self, question: str, answer_lead: str = "") -> tuple[int, ...]:
         """Token ids computed live for a question.
 
         Line breaks and runs of spaces in it become single spaces.
+
+        Args:
+            question: the question.
+            answer_lead: first words of the answer, which the model goes on from.
 
         Raises:
             InputError: the question is empty or no Unicode text.
@@ -56,15 +58,15 @@ class Prompt:
         if not words:
             raise InputError("the question is empty", hint="ask something")
         asked = self._backbone.tokenize(self._lead + words).ids
-        return self._before_question + asked + self._after_question
+        lead = self._backbone.tokenize(_unicode(answer_lead, "the answer's lead")).ids
+        return self._before_question + asked + self._after_question + lead
 
 
 def build_prompt(backbone: Backbone, instructions: str = INSTRUCTIONS) -> Prompt:
     """The backbone's chat template around `instructions`, evidence and question.
 
-    The suffix ends with the first words of the answer. A model without a chat template gets plain
-    text ("Question: ... Answer:"). Exactly one beginning-of-sequence token stands in front where
-    the tokenizer knows one and uses it.
+    A model without a chat template gets plain text ("Question: ... Answer:"). Exactly one
+    beginning-of-sequence token stands in front where the tokenizer knows one and uses it.
 
     Raises:
         InputError: the template loses or reorders the instructions, the evidence or the question.
@@ -75,7 +77,7 @@ def build_prompt(backbone: Backbone, instructions: str = INSTRUCTIONS) -> Prompt
         _with_one_bos(backbone, _template_ids(backbone, before)),
         _template_ids(backbone, between.removesuffix(lead)),
         lead,
-        _template_ids(backbone, after + ANSWER_LEAD),
+        _template_ids(backbone, after),
         backbone,
     )
 
@@ -94,7 +96,7 @@ def _unicode(text: str, what: str) -> str:
 def _parts(backbone: Backbone, instructions: str) -> tuple[str, str, str]:
     """Text before the evidence, between evidence and question, and behind the question."""
     if not getattr(backbone.tokenizer, "chat_template", None):
-        return f"{instructions}\n\n", "\n\nQuestion: ", "\nAnswer: "
+        return f"{instructions}\n\n", "\n\nQuestion: ", "\nAnswer:"
     asked = f"{_EVIDENCE}\n\nQuestion: {_QUESTION}"
     system = [{"role": "system", "content": instructions}, {"role": "user", "content": asked}]
     merged = [{"role": "user", "content": f"{instructions}\n\n{asked}"}]

@@ -58,6 +58,8 @@ class CoinRAG:
         k_chunks: chunks retrieved (`k_c`); None takes 5, or all there are.
         k_nuggets: nuggets retrieved among those chunks (`k`); None takes 10, or all there are.
         sampling: how answers are decoded; by default greedily, up to 64 tokens or the first line.
+        answer_lead: first words of every answer, given to the model; `"The answer is:"` has small
+            models name the answer instead of writing a sentence about it.
         adapter: folder of a LoRA adapter (PEFT) to answer with.
         adapter_scope: the adapter takes part in what is computed `live` only, so that the index's
             KV stays valid, or in `all`, so that chunks are encoded with it, too, when they are
@@ -76,6 +78,7 @@ class CoinRAG:
         k_chunks: int | None = None,
         k_nuggets: int | None = None,
         sampling: Sampling | None = None,
+        answer_lead: str = "",
         adapter: str | Path | None = None,
         adapter_scope: AdapterScope | None = None,
     ) -> None:
@@ -88,6 +91,7 @@ class CoinRAG:
         self.method = method_named(method) if isinstance(method, str) else method
         self.k_chunks = _within("k_chunks", k_chunks, DEFAULT_K_CHUNKS, index.vectors.chunks)
         self.k_nuggets = _within("k_nuggets", k_nuggets, DEFAULT_K_NUGGETS, index.vectors.nuggets)
+        self.answer_lead = answer_lead
         self.sampling = sampling or Sampling(first_line=True)
 
     def ask(self, question: str, *, sampling: Sampling | None = None) -> Answer:
@@ -119,7 +123,7 @@ class CoinRAG:
         """
         index, bench, backbone = self.index, self.bench, self.bench.backbone
         clock = StageClock(backbone.synchronize)
-        suffix = bench.prompt.suffix_ids(question)
+        suffix = bench.prompt.suffix_ids(question, self.answer_lead)
         backbone.require_room(
             len(bench.prompt.prefix_ids) + len(suffix) + answer_tokens,
             "the question with prompt and answer",
