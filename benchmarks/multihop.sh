@@ -36,6 +36,6 @@ for set in $sets; do
 done
 
 coinkv sweep "$data/covidqa_long.jsonl" --folder "$dir" --to "$dir/covidqa_long.jsonl" \
-    --half test --limit 40 --grid "$grids/long_documents.json" --timed-queries 200 --slow-queries 40
+    --half test --limit 24 --grid "$grids/long_documents.json" --timed-queries 200 --slow-queries 40
 
 coinkv report "$dir"/dev_*.jsonl "$dir"/test_*.jsonl --out "$dir/report"
