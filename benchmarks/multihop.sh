@@ -32,7 +32,7 @@ for set in $sets; do
     coinkv sweep "$data/$set.jsonl" --folder "$dir" --to "$to" --half test \
         --grid "$grids/windows.json" --extractor windows
     coinkv sweep "$data/$set.jsonl" --folder "$dir" --to "$to" --half test \
-        --grid "$grids/judged_$set.json" --timed-queries 1000
+        --grid "$grids/judged.json" --timed-queries 1000
 done
 
 coinkv sweep "$data/covidqa_long.jsonl" --folder "$dir" --to "$dir/covidqa_long.jsonl" \

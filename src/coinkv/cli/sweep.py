@@ -94,6 +94,11 @@ def sweep_command(
     )
     values = (k_chunks, k_nuggets, ratios)
     if chosen_from:
+        if half == "dev":
+            raise InputError(
+                "what was chosen on the dev half is to be run on the other",
+                hint="add --half test",
+            )
         if grid != "small" or methods != "all" or any(values):
             raise InputError(
                 "--chosen-from names methods and values by itself",
@@ -127,6 +132,8 @@ def sweep_command(
         facts = sweep.run(read, plan, step)
     for line in facts["left_out"]:
         console.print(f"left out: {line}", highlight=False, soft_wrap=True)
+    if not (facts["answered"] or facts["timed"] or facts["kept"]):
+        raise InputError("no configuration could be run", hint="see what was left out and why")
     if json:
         print_json({**facts, "results": str(to)})
     else:

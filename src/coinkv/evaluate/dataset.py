@@ -106,7 +106,9 @@ def half(eval_set: EvalSet, which: Half) -> EvalSet:
         raise InputError(f"no half {which!r}", hint="choose dev, test or all")
     rows = [row for row in eval_set.rows if which in ("all", _half_of(row))]
     if not rows:
-        raise InputError(f"no row is in the {which} half", where=eval_set.name, hint="take all")
+        raise InputError(
+            f"no row is in the {which} half", where=eval_set.name, hint="take the half all"
+        )
     return replace(eval_set, rows=tuple(rows))
 
 
@@ -219,7 +221,7 @@ def _asked(fields: Mapping[str, Any], where: str) -> tuple[str, tuple[str, ...]]
         raise InputError("its question is empty or no text", where=where)
     answers = [] if answers is None else answers
     if not isinstance(answers, list) or not all(isinstance(a, str) and a.strip() for a in answers):
-        raise InputError("its answers are no list of texts", where=where)
+        raise InputError("its answers are no list of texts that say something", where=where)
     return question, tuple(dict.fromkeys(answers))
 
 

@@ -171,9 +171,12 @@ def _combined(
     index: str,
     adapter: str | None,
 ) -> Iterator[Configuration]:
-    for k in (*chunks, *(nuggets if method_class(name).unit == "nugget" else ())):
+    named = [("k_chunks", k) for k in chunks]
+    if method_class(name).unit == "nugget":
+        named += [("k_nuggets", k) for k in nuggets]
+    for axis, k in named:
         if not isinstance(k, int) or isinstance(k, bool) or k < 1:
-            raise InputError(f"k is {k!r}", hint="use 1 or more")
+            raise InputError(f"{axis} is {k!r}", hint="use whole numbers from 1")
     for k_chunks, k_nuggets, *values in product(chunks, nuggets, *options.values()):
         method = method_named(name, dict(zip(options, values, strict=True)))
         chosen = tuple(options_of(method).items())
@@ -202,7 +205,9 @@ def method_list(text: str) -> list[str]:
     if names == ["all"]:
         return method_names()
     if not names:
-        raise InputError("no method is named", hint=f"use all, or some of {method_names()}")
+        raise InputError(
+            "no method is named", hint=f"use all, or some of {', '.join(method_names())}"
+        )
     for name in names:
         method_class(name)
     return names

@@ -32,7 +32,7 @@ def in_words(comparison: Comparison) -> str:
     return (
         f"{comparison.first} minus {comparison.second}: {difference.mean:+.1f} F1, 95 % CI "
         f"{interval(difference)}, p {p if p.startswith('<') else f'= {p}'} "
-        f"({difference.questions} questions of {sets}; the interval {contains} 0)."
+        f"(over {difference.questions} questions of {sets}; the interval {contains} 0)."
     )
 
 

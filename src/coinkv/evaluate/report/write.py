@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coinkv import __version__
+from coinkv.errors import InputError
 from coinkv.evaluate.budget import Budget
 from coinkv.evaluate.report.facts import facts_of
 from coinkv.evaluate.report.markdown import to_report
@@ -49,7 +50,8 @@ def write_report(
 
     Raises:
         InputError: the results cannot be read, or matplotlib or jinja2 is not installed.
-        OSError: the folder cannot be written.
+        InputError: the folder cannot be made.
+        OSError: it cannot be written.
     """
     read = read_results(results)
     sections = sections_of(parts_of(read.results, tuple(dict.fromkeys(budgets))))
@@ -63,7 +65,10 @@ def write_report(
         ],
     }
     page = to_page(sections, read.warnings)
-    (out / "figures").mkdir(parents=True, exist_ok=True)
+    try:
+        (out / "figures").mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InputError("this is a file", where=out, hint="name a folder") from error
     for section in sections:
         for picture in section.pictures:
             (out / "figures" / f"{picture.name}.svg").write_bytes(picture.svg)
