@@ -115,9 +115,15 @@ def index_folder(built: tuple[Path, BuildReport], tmp_path: Path) -> Path:
     return Path(shutil.copytree(built[0], tmp_path / "index"))
 
 
+@pytest.fixture(scope="session")
+def asked_folder(built: tuple[Path, BuildReport], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy that all tests ask: some methods keep blocks of their own in it."""
+    return Path(shutil.copytree(built[0], tmp_path_factory.mktemp("asked") / "index"))
+
+
 @pytest.fixture
-def index(built: tuple[Path, BuildReport], backbone: Backbone) -> Index:
-    return Index.open(built[0], model=backbone)
+def index(asked_folder: Path, backbone: Backbone) -> Index:
+    return Index.open(asked_folder, model=backbone)
 
 
 @pytest.fixture

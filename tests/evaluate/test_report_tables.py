@@ -113,7 +113,7 @@ def test_variants_of_coinrag_do_not_compete_and_others_do():
     block = part_of(*plain, *better, *windows, *cag).blocks[0]
     assert block.choice("hotpotqa", "coinrag").dev.configuration.label == "3, 10"
     shown = on_both(dev=91.0, options={"title": "shown"})
-    block = part_of(*plain, *shown, *better).blocks[0]
+    block = part_of(*plain, *shown, *better, *cag).blocks[0]
     assert block.choice("hotpotqa", "coinrag").dev.configuration.label == "3, 10, title=shown"
     assert block.choice("hotpotqa", "standard_cag").dev.configuration.options
 

@@ -168,14 +168,14 @@ def test_moved_keys_are_those_encoded_at_their_new_place(index):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_question_asked_twice_gives_the_same_tokens_and_changes_no_file(built, index, method):
+def test_a_question_asked_twice_gives_the_same_tokens_and_changes_no_file(index, method):
     asker = ask.CoinRAG(index, method=method, sampling=Sampling(12))
     first = asker.ask(QUESTIONS[1])  # some methods make blocks of their own
-    before = contents_of(built[0] / "blocks")
+    before = contents_of(index.folder / "blocks")
     second = asker.ask(QUESTIONS[1])
     assert first.text == second.text
     assert first.answer_tokens == second.answer_tokens > 0
-    assert contents_of(built[0] / "blocks") == before
+    assert contents_of(index.folder / "blocks") == before
 
 
 def test_chunks_are_encoded_behind_the_prompt_or_alone_as_asked(index, alone):

@@ -59,7 +59,8 @@ def open_weights(
                 "local_files_only": folder is not None or not _hub_answers(source),
                 "trust_remote_code": False,  # unset, transformers asks on the terminal
             }
-            model = _whole_model(name, folder or source, computing, options)
+            with _no_adapters_looked_for():
+                model = _whole_model(name, folder or source, computing, options)
             tokenizer = AutoTokenizer.from_pretrained(folder or source, **options)
             model = model.to(place).eval()
     except InputError:
@@ -107,6 +108,26 @@ def _whole_model(
                 hint="use a complete decoder model",
             )
     return model
+
+
+@contextmanager
+def _no_adapters_looked_for() -> Iterator[None]:
+    """Within the block transformers loads a model alone.
+
+    Where peft is installed it looks for an adapter beside the model, with requests of its own to
+    the hub, and would mix one it finds into the weights; coinkv loads adapters by itself.
+    """
+    from transformers.integrations import peft as integration
+    from transformers.models.auto import auto_factory
+
+    before = [(module, module.is_peft_available) for module in (integration, auto_factory)]
+    for module, _ in before:
+        module.is_peft_available = lambda: False
+    try:
+        yield
+    finally:
+        for module, available in before:
+            module.is_peft_available = available
 
 
 @contextmanager

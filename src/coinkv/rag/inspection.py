@@ -14,6 +14,8 @@ from coinkv.rag.ask import AnswerStream, CoinRAG, FirstToken
 
 Source = Literal["prompt", "chunk", "links"]
 Kind = Literal["reused", "probed", "computed"]
+_BYTES = 4
+"""Most bytes, and so most tokens, of one character."""
 
 
 @dataclass(frozen=True)
@@ -168,8 +170,15 @@ class _TokenText:
         return self._whole[self._complete(start) : self._complete(end)]
 
     def _complete(self, end: int) -> int:
-        """How many characters the first `end` tokens hold, those not complete left out."""
-        text = self.decode(self.token_ids[:end], skip_special_tokens=False)
-        while not self._whole.startswith(text):
-            text = text[:-1]
-        return len(text)
+        """How many characters the first `end` tokens hold, those not complete left out.
+
+        With byte fallback a character's first bytes make a whole run of bytes unreadable, so up to
+        three tokens before are tried, too.
+        """
+        most = 0
+        for last in range(end, max(end - _BYTES, 0), -1):
+            text = self.decode(self.token_ids[:last], skip_special_tokens=False)
+            while not self._whole.startswith(text):
+                text = text[:-1]
+            most = max(most, len(text))
+        return most
