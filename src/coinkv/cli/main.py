@@ -77,9 +77,10 @@ def main() -> None:
             raise
         _fail_usage(error)
     if exit_code == 130:
-        building = sys.argv[1:2] in (["build"], ["demo"])
-        goes_on = "; the build goes on where it was when the same command is run again"
-        _fail(f"interrupted{goes_on if building else ''}", 130)
+        resumable = {"build": "build", "demo": "build", "sweep": "sweep"}
+        work = next((resumable[name] for name in sys.argv[1:2] if name in resumable), None)
+        goes_on = f"; the {work} goes on where it was when the same command is run again"
+        _fail(f"interrupted{goes_on if work else ''}", 130)
     sys.exit(exit_code)
 
 
