@@ -99,7 +99,8 @@ def test_evidence_is_recalled_as_far_as_it_stands_in_the_context(own, village_se
         assert run(own, rows, configuration, SHORT)["evidence_recall"] == 1 / len(PASSAGES)
 
 
-def test_a_run_says_what_it_was_made_with(own, village_set):
+def test_a_run_says_what_it_was_made_with(own, village_set, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/bin/coinkv", "eval", "--index", "my index"])
     facts = run(own, village_set.rows[:1], COINRAG, replace(SHORT, seed=7))
     assert facts["kind"] == "answers"
     assert Configuration.of_row(facts) == COINRAG
@@ -108,7 +109,7 @@ def test_a_run_says_what_it_was_made_with(own, village_set):
     assert facts["settings"] == asdict(own.settings)
     assert (facts["adapter_digest"], facts["adapter_scope"]) == (None, None)
     assert {"coinkv", "python", "torch", "transformers", "threads"} <= set(facts["versions"])
-    assert facts["command"].startswith("coinkv ")
+    assert facts["command"] == "coinkv eval --index 'my index'"
     assert "note" not in facts
     assert "untrained" in run(own, village_set.rows[:1], Configuration("kvlink", 1, None))["note"]
 
