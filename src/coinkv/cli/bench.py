@@ -28,7 +28,7 @@ def ttft_command(
     k_chunks: shared.KChunks = None,
     k_nuggets: shared.KNuggets = None,
     repeat: Annotated[int, typer.Option(help="How often every question is asked.")] = 1,
-    limit: Annotated[int | None, typer.Option(help="Only the first so many questions.")] = None,
+    limit: shared.Limit = None,
     methods: Annotated[
         str, typer.Option(help="Methods, with commas between.")
     ] = "standard_rag,standard_cag,coinrag",

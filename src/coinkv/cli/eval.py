@@ -28,19 +28,17 @@ def eval_command(
     k_chunks: shared.KChunks = None,
     k_nuggets: shared.KNuggets = None,
     half: Annotated[str, typer.Option(help="dev, test or all of the questions.")] = "all",
-    limit: Annotated[int | None, typer.Option(help="Only the first so many questions.")] = None,
+    limit: shared.Limit = None,
     timed_queries: Annotated[
         int, typer.Option(help="Time so many queries; 0 times each question once.")
     ] = 0,
-    answer_tokens: Annotated[int, typer.Option(help="Most tokens of an answer.")] = 32,
-    answer_lead: Annotated[
-        str, typer.Option(help="First words of every answer, given to the model.")
-    ] = "The answer is:",
-    batch: Annotated[int, typer.Option(help="Answers decoded together.")] = 8,
+    answer_tokens: shared.AnswerTokens = 32,
+    answer_lead: shared.AnswerLead = "The answer is:",
+    batch: shared.Batch = 8,
     per_question: Annotated[
         Path | None, typer.Option(help="Write a JSON line a question to this file.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the order of timed queries.")] = 0,
+    seed: shared.OrderSeed = 0,
     adapter: shared.Adapter = None,
     adapter_scope: shared.AdapterScopeName = None,
     model: shared.Model = None,

@@ -91,7 +91,7 @@ def inspect_command(
         for done, asker in enumerate(askers):
             step("asking", done, len(askers))
             asker.first_token(question, answer_tokens=max_tokens)
-            note = getattr(asker.method, "note", "")
+            note = asker.method.note
             asked.append(_Asked(options_of(asker.method), note, inspect(asker, question)))
     if html is not None:
         html.write_text(_page(question, asked), encoding="utf-8")

@@ -41,6 +41,11 @@ AdapterScopeName = Annotated[
         help="What the adapter takes part in: live, or all. Default: its card's, or live.",
     ),
 ]
+Limit = Annotated[int | None, typer.Option(help="Only the first so many questions.")]
+AnswerTokens = Annotated[int, typer.Option(help="Most tokens of an answer.")]
+AnswerLead = Annotated[str, typer.Option(help="First words of every answer, given to the model.")]
+Batch = Annotated[int, typer.Option(help="Answers decoded together.")]
+OrderSeed = Annotated[int, typer.Option("--seed", help="Seed of the order of timed queries.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 

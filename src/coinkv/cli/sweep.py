@@ -45,25 +45,23 @@ def sweep_command(
         list[str] | None,
         typer.Option(help="With --chosen-from: 100ms, 1x (times standard_rag at k_c = 1), none."),
     ] = None,
-    limit: Annotated[int | None, typer.Option(help="Only the first so many questions.")] = None,
+    limit: shared.Limit = None,
     timed_queries: Annotated[
         int, typer.Option(help="Queries timed of each configuration, besides the answers.")
     ] = 0,
     slow_queries: Annotated[
         int, typer.Option(help="The same where the median is above half a second.")
     ] = 200,
-    answer_tokens: Annotated[int, typer.Option(help="Most tokens of an answer.")] = 32,
-    answer_lead: Annotated[
-        str, typer.Option(help="First words of every answer, given to the model.")
-    ] = "The answer is:",
-    batch: Annotated[int, typer.Option(help="Answers decoded together.")] = 8,
+    answer_tokens: shared.AnswerTokens = 32,
+    answer_lead: shared.AnswerLead = "The answer is:",
+    batch: shared.Batch = 8,
     label: Annotated[
         str | None, typer.Option(help="Label of the index. Default: the extractor's name.")
     ] = None,
     extractor: Annotated[
         ExtractorName, typer.Option(help="What proposes nuggets, where an index is built.")
     ] = ExtractorName.sentences,
-    seed: Annotated[int, typer.Option(help="Seed of the order of timed queries.")] = 0,
+    seed: shared.OrderSeed = 0,
     adapter: shared.Adapter = None,
     adapter_scope: shared.AdapterScopeName = None,
     model: shared.Model = None,

@@ -137,7 +137,7 @@ def run(
             answered.append(_scored(asker, row, first, answer))
         if on_progress is not None:
             on_progress(len(answered), len(rows))
-    note = getattr(method, "note", "")
+    note = method.note
     return {
         "kind": "answers",
         **configuration_facts(configuration),

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 import torch
 
 from coinkv.kv.block import KVBlock
-from coinkv.methods.blocks import ChunkBlocks, ReadCounts
+from coinkv.methods.blocks import ChunkBlocks, ChunkTokens, ReadCounts
 from coinkv.methods.clock import StageClock
 from coinkv.model.backbone import Backbone
 from coinkv.model.fill import LiveCache
@@ -110,10 +110,13 @@ class Workbench:
     def token_ids(self, pieces: Iterable[Piece], evidence: Retrieval) -> tuple[int, ...]:
         """The tokens of pieces joined; link tokens are 0."""
         ids: list[int] = []
+        read: dict[int, ChunkTokens] = {}  # a chunk of many pieces is read once
         for piece in pieces:
             if piece.chunk is not None:
-                chunk = self.blocks.tokens_of(evidence.chunks[piece.chunk].content_hash)
-                ids += chunk.token_ids[piece.start : piece.end]
+                if piece.chunk not in read:
+                    content_hash = evidence.chunks[piece.chunk].content_hash
+                    read[piece.chunk] = self.blocks.tokens_of(content_hash)
+                ids += read[piece.chunk].token_ids[piece.start : piece.end]
             elif piece.linking:
                 ids += [0] * len(piece)
             else:
@@ -135,6 +138,11 @@ class Method(ABC):
     name: ClassVar[str]
     unit: ClassVar[Literal["chunk", "nugget"]]
     """What it takes as evidence: whole chunks, or nuggets."""
+
+    @property
+    def note(self) -> str:
+        """What a reader of this method's results must know; empty where there is nothing."""
+        return ""
 
     @property
     def one_stage(self) -> bool:
