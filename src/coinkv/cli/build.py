@@ -33,6 +33,14 @@ class EncodeAfterName(StrEnum):
     nothing = "nothing"
 
 
+class CodecName(StrEnum):
+    """What KV blocks are written in."""
+
+    raw = "raw"
+    int8 = "int8"
+    kivi = "kivi"
+
+
 def build_command(
     docs: Annotated[Path, typer.Argument(help="A folder, a file, or a JSONL file.")],
     index: shared.IndexFolder,
@@ -59,6 +67,10 @@ def build_command(
     title_header: Annotated[
         bool | None, typer.Option(help="Begin chunks with the document's title. Default yes.")
     ] = None,
+    codec: Annotated[
+        CodecName | None,
+        typer.Option(help="Keep KV exactly (raw), in half (int8) or 0.4 (kivi). Default raw."),
+    ] = None,
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep documents of the index that DOCS does not have.")
     ] = False,
@@ -84,6 +96,7 @@ def build_command(
         chunk_tokens=chunk_tokens,
         encode_after=None if encode_after is None else encode_after.value,
         title_header=title_header,
+        codec=None if codec is None else codec.value,
         keep=keep,
         device=device,
         dtype=dtype,

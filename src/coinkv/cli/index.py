@@ -31,7 +31,10 @@ def stats_command(index: shared.IndexFolder, json: shared.Json = False) -> None:
         f"nuggets: {nuggets['exact']} exact, {nuggets['fuzzy']} fuzzy, "
         f"{nuggets['abandoned']} abandoned; they cover {nuggets['coverage']:.0%} of the text"
     )
-    results.print(f"{size(facts['kv_bytes'])} of KV in {facts['blocks']} blocks")
+    results.print(
+        f"{size(facts['kv_bytes'])} of KV in {facts['blocks']} blocks, "
+        f"codec {facts['settings']['codec']}"
+    )
     made_with = f"model {facts['settings']['model']}, embedder {facts['settings']['embedder']}"
     for line in (made_with, *(f"  {name}" for name in facts["document_keys"])):
         results.print(line, highlight=False, markup=False, soft_wrap=True)

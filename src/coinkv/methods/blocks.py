@@ -14,6 +14,7 @@ from coinkv.errors import CorruptBlockError, InputError, StorageError
 from coinkv.kv.block import KVBlock
 from coinkv.model.backbone import Backbone
 from coinkv.model.fill import LiveCache, fill
+from coinkv.model.threads import one_thread
 from coinkv.store.base import BlockStore, block_key
 
 EncodeAfter = Literal["prefix", "nothing"]
@@ -111,7 +112,8 @@ class ChunkBlocks:
             spans = [(start - first, end - first) for start, end in spans]
         key = self.key_of(content)
         try:
-            read = self.store.get(key, spans)
+            with one_thread():  # decoding takes milliseconds
+                read = self.store.get(key, spans)
         except CorruptBlockError as error:
             counts.damaged += 1
             _log.warning("recomputing a damaged block: %s", error)
@@ -139,9 +141,12 @@ class ChunkBlocks:
         block = self.encode(token_ids)
         try:
             self.write(content, block)
-        except StorageError as error:  # the answer does not depend on keeping it
+            kept = self.store.get(self.key_of(content))
+        except (StorageError, CorruptBlockError) as error:
             _log.warning("a recomputed block could not be kept: %s", error)
-        return block
+            return block
+        # as the store's codec gives it back: an answer does not depend on which blocks were lost
+        return block if kept is None else KVBlock.from_token_major(kept.kv, kept.positions)
 
 
 def require_encode_after(encode_after: str | None) -> None:

@@ -19,7 +19,7 @@ from coinkv.rag.index import CATALOGUE, chunk_blocks
 from coinkv.rag.options import BuildOptions, BuildPlan
 from coinkv.rag.publish import publish
 from coinkv.rag.settings import IndexSettings, published_settings
-from coinkv.rag.workshop import BuildLock
+from coinkv.rag.workshop import BuildLock, leave_one_codec
 
 __all__ = ["BuildOptions", "BuildReport", "OnProgress", "build"]
 
@@ -85,7 +85,7 @@ def build(
 
     Raises:
         InputError: source, options or folder cannot be used; nothing was changed.
-        IndexMismatchError: the folder holds an index of another model or format.
+        IndexMismatchError: the folder holds an index of another model, codec or format.
         StorageError: the disk is full or refuses; the old index is intact.
     """
     started = time.perf_counter()
@@ -160,6 +160,7 @@ class _Run:
         settings, plan = self.plan.settings, self.plan
         blocks = chunk_blocks(self.folder, self.catalogue, settings, plan.backbone, plan.prompt)
         blocks.store.sweep()
+        leave_one_codec(self.catalogue, blocks.store, settings.codec)
         if keep:
             documents = [*documents, *self._others(documents)]
         chunks = self._chunks(documents, tell)

@@ -170,7 +170,7 @@ def chunk_blocks(
         backbone=backbone,
         prefix=encoded_prefix(backbone, prompt),
         prefix_hash=prompt.prefix_hash,
-        store=DiskStore(folder / BLOCKS),
+        store=DiskStore(folder / BLOCKS, codec=settings.codec),
         encode_after=settings.encode_after,
         tokens_of=tokens_of,
     )

@@ -13,6 +13,7 @@ from coinkv.corpus.chunks import FEWEST_TOKENS
 from coinkv.corpus.extract.base import Extractor
 from coinkv.corpus.extract.sentences import SentenceExtractor, require_language
 from coinkv.errors import InputError
+from coinkv.kv.codec import CodecName, codec_named
 from coinkv.methods.blocks import EncodeAfter
 from coinkv.model.backbone import Backbone, dtype_name
 from coinkv.model.load import load
@@ -37,6 +38,8 @@ class BuildOptions:
         device: where to compute.
         dtype: computing dtype.
         max_context: promise a shorter context, for models whose frequencies change beyond one.
+        codec: what KV blocks are written in: `raw` (the default), `int8` or `kivi`. An index keeps
+            the one it was built with.
         tau: least similarity of a fuzzy match (paper arXiv 2608.07458, section 2.2).
     """
 
@@ -51,6 +54,7 @@ class BuildOptions:
     device: str | torch.device | None = None
     dtype: str | torch.dtype | None = None
     max_context: int | None = None
+    codec: CodecName | None = None
     tau: float = 0.7
 
 
@@ -76,10 +80,15 @@ class BuildPlan:
 
         Raises:
             InputError: an option cannot be used, or there is no such model or embedder.
-            IndexMismatchError: the index belongs to another model or prompt.
+            IndexMismatchError: the index belongs to another model or prompt, or is written in
+                another codec.
         """
         if not 0 <= options.tau <= 1:
             raise InputError(f"tau is {options.tau}", hint="use 0 to 1 (the paper takes 0.7)")
+        if options.codec is not None:
+            codec_named(options.codec)
+            if old:
+                old.require_same_codec(options.codec, str(folder))
         backbone = _backbone(options, old)
         prompt = build_prompt(backbone)
         settings = _settings(options, old, backbone, prompt)
@@ -138,6 +147,7 @@ def _settings(
         encode_after=encode_after,
         language=chosen("language", "en"),
         max_context=chosen("max_context", None),
+        codec=chosen("codec", "raw"),
     )
 
 

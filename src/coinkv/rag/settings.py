@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from coinkv.config import CHUNK_TOKENS
 from coinkv.corpus.catalogue import Catalogue
 from coinkv.errors import IndexMismatchError
+from coinkv.kv.codec import CodecName
 from coinkv.methods.blocks import EncodeAfter
 from coinkv.model.backbone import Backbone, dtype_name
 from coinkv.store.base import block_key
@@ -31,6 +32,7 @@ class IndexSettings:
         encode_after: chunks are encoded behind the `prefix` or behind `nothing`.
         language: ISO 639-1 code of the documents, for the ends of sentences.
         max_context: the context length promised when the model was loaded, if any.
+        codec: what KV blocks are written in; `raw` for indexes that do not say.
         format_version: version of the index folder.
     """
 
@@ -44,6 +46,7 @@ class IndexSettings:
     encode_after: EncodeAfter = "prefix"
     language: str = "en"
     max_context: int | None = None
+    codec: CodecName = "raw"
     format_version: int = FORMAT_VERSION
 
     def block_key(self, content_hash: str) -> str:
@@ -92,6 +95,19 @@ class IndexSettings:
         if self.prefix_hash != prefix_hash:
             raise IndexMismatchError(
                 "the index was built with another system prompt",
+                where=where,
+                hint="build it again into a new folder",
+            )
+
+    def require_same_codec(self, codec: CodecName, where: str) -> None:
+        """Refuse to mix blocks of two codecs in one index: its bytes and exactness are one fact.
+
+        Raises:
+            IndexMismatchError: the index's blocks are written in another codec.
+        """
+        if self.codec != codec:
+            raise IndexMismatchError(
+                f"the index keeps its KV in the codec {self.codec}, not {codec}",
                 where=where,
                 hint="build it again into a new folder",
             )

@@ -1,4 +1,4 @@
-"""What keeps a build safe: one builder at a time, and finished chunks kept behind the encoder."""
+"""What keeps a build safe: one builder at a time, one codec, chunks kept behind the encoder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from types import TracebackType
 
 from filelock import FileLock, Timeout
 
+from coinkv.corpus.catalogue import Catalogue
 from coinkv.errors import StorageError
+from coinkv.kv.codec import CodecName
+from coinkv.store.base import BlockStore
+
+_FIRST_CODEC = "codec of the first build"
 
 
 class BuildLock:
@@ -74,3 +79,16 @@ class Finisher:
         if error is None:
             for future in self._waiting:
                 future.result()
+
+
+def leave_one_codec(catalogue: Catalogue, store: BlockStore, codec: CodecName) -> None:
+    """Remove what a first build that was cut off has written in another codec.
+
+    Once an index is published its settings refuse another codec; before that nothing else would
+    keep blocks of two codecs apart, since a key does not depend on the codec.
+    """
+    if catalogue.generation or (catalogue.state(_FIRST_CODEC) or "raw") == codec:
+        return
+    for key in list(store.keys()):
+        store.delete(key)
+    catalogue.set_state(_FIRST_CODEC, codec)

@@ -21,8 +21,9 @@ class BlockRead:
     """Rows of one block.
 
     Attributes:
-        kv: `[tokens, layers, 2, kv_heads, head_dim]` in the stored dtype, the spans' rows in the
-            order asked; contiguous, and the reader's own to change.
+        kv: `[tokens, layers, 2, kv_heads, head_dim]` in the block's dtype, the spans' rows in the
+            order asked; contiguous. The reader's own to change, but for a tier in memory, which
+            may give a view of what it keeps: copy before changing it.
         positions: `[tokens]` int64, the positions the rows were encoded at.
         bytes_read: bytes really read from the tier, the header included when it was read.
         page_bytes: bytes of the distinct pages that the spans touch.
@@ -62,12 +63,13 @@ class BlockStore(ABC):
 
         Args:
             key: 64 lower-case hex digits.
-            kv: `[tokens, layers, 2, kv_heads, head_dim]`, float16, bfloat16 or float32; kept bit
-                for bit, whatever the values.
+            kv: `[tokens, layers, 2, kv_heads, head_dim]`, float16, bfloat16 or float32; kept as
+                exactly as the tier's codec keeps numbers (`raw`: bit for bit, whatever they are).
             positions: `[tokens]` int64.
 
         Raises:
-            InputError: the tensors have other shapes or dtypes.
+            InputError: the tensors have other shapes or dtypes, or numbers that the codec cannot
+                hold.
             StorageError: no space, no permission; nothing half-written is left.
         """
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from coinkv.errors import CorruptBlockError, StorageError
+from coinkv.kv.codec import CodecName, codec_named
 from coinkv.store.atomic import is_leftover, publish
 from coinkv.store.base import BlockRead, BlockStore, is_key, require_key
 from coinkv.store.layout import bytes_of, header_of, require_block
@@ -44,11 +45,16 @@ class DiskStore(BlockStore):
         root: the folder, made when the first block is kept.
         fsync: have the disk confirm a block before it counts as kept; without it, a power cut may
             damage blocks just written (reads notice), a killed process still cannot.
+        codec: what blocks are written in; those of any codec are read.
+
+    Raises:
+        InputError: there is no such codec.
     """
 
-    def __init__(self, root: Path, *, fsync: bool = True) -> None:
+    def __init__(self, root: Path, *, fsync: bool = True, codec: CodecName = "raw") -> None:
         self.root = Path(root)
         self._fsync = fsync
+        self._codec = codec_named(codec)
         self._heads: OrderedDict[str, tuple[tuple[int, ...], BlockHead]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -79,10 +85,10 @@ class DiskStore(BlockStore):
         with _storage_errors(path):
             if _is_sound(path, key):
                 return 0
-            kv = kv.detach().cpu().contiguous()
+            pages = self._codec.encode(kv)
             positions = positions.cpu().contiguous()
-            header = memoryview(header_of(key, kv, positions))
-            pieces = [header, bytes_of(positions), bytes_of(kv)]
+            header = memoryview(header_of(key, kv, positions, self._codec, pages))
+            pieces = [header, bytes_of(positions), bytes_of(pages)]
             publish(path, pieces, fsync=self._fsync)
         return sum(len(piece) for piece in pieces)
 

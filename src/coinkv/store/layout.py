@@ -1,11 +1,11 @@
-"""The block file format: safetensors, token-major, with a checksum for every page of tokens."""
+"""The block file format: safetensors, in pages of tokens, with a checksum for every page."""
 
 from __future__ import annotations
 
 import json
-import math
 import struct
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,11 @@ import torch
 import xxhash
 
 from coinkv.errors import CorruptBlockError, InputError
+from coinkv.kv.codec import CODECS, PAGE_TOKENS, Codec, codec_named
 
 FORMAT = "coinkv-block"
-FORMAT_VERSION = "1"
-PAGE_TOKENS = 32
+RAW_VERSION, CODED_VERSION = "1", "2"
+"""Format version of a file of raw numbers, and of one in another codec."""
 CHECKSUM = "xxh3_64"
 
 _DTYPES = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32}
@@ -32,15 +33,17 @@ class BlockLayout:
     Attributes:
         shape: `(tokens, layers, 2, kv_heads, head_dim)`.
         dtype: of keys and values.
+        codec: what the pages are written in.
         positions_start: file offset of the positions, in bytes.
-        kv_start: file offset of the first token's row, in bytes.
+        kv_start: file offset of the first page, in bytes.
         file_bytes: length of the whole file.
-        page_checksums: one for each page of `PAGE_TOKENS` rows (the last page may be shorter).
+        page_checksums: one for each page of `PAGE_TOKENS` tokens (the last page may be shorter).
         positions_checksum: of the positions' bytes.
     """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+    codec: Codec
     positions_start: int
     kv_start: int
     file_bytes: int
@@ -49,13 +52,22 @@ class BlockLayout:
 
     @property
     def tokens(self) -> int:
-        """Rows of the block."""
+        """Tokens of the block."""
         return self.shape[0]
 
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one token."""
-        return math.prod(self.shape[1:]) * self.dtype.itemsize
+    @cached_property
+    def page_bytes(self) -> int:
+        """Bytes of a full page."""
+        return self.codec.page_bytes(self.shape[1:], self.dtype, PAGE_TOKENS)
+
+    def page_tokens(self, first: int, end: int) -> list[int]:
+        """Tokens of each of the pages `[first, end)`."""
+        return [min(PAGE_TOKENS, self.tokens - page * PAGE_TOKENS) for page in range(first, end)]
+
+    def pages_at(self, first: int, end: int) -> tuple[int, int]:
+        """File offset and bytes of the pages `[first, end)`."""
+        start = self.kv_start + first * self.page_bytes
+        return start, min(self.kv_start + end * self.page_bytes, self.file_bytes) - start
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
@@ -87,26 +99,35 @@ def require_block(kv: torch.Tensor, positions: torch.Tensor) -> None:
         )
 
 
-def header_of(key: str, kv: torch.Tensor, positions: torch.Tensor) -> bytes:
-    """What stands before a block's positions and rows in its file.
+def header_of(
+    key: str, kv: torch.Tensor, positions: torch.Tensor, codec: Codec, pages: torch.Tensor
+) -> bytes:
+    """What stands before a block's positions and pages in its file.
 
     Args:
         key: the block's key.
-        kv: contiguous `[tokens, layers, 2, kv_heads, head_dim]`.
+        kv: `[tokens, layers, 2, kv_heads, head_dim]`.
         positions: contiguous `[tokens]` int64.
+        codec: what the pages are written in.
+        pages: `kv` encoded in it.
     """
-    rows = bytes_of(kv)
-    page = PAGE_TOKENS * (len(rows) // len(kv))
+    content = bytes_of(pages)
+    page = codec.page_bytes(kv.shape[1:], kv.dtype, PAGE_TOKENS)
+    shape, dtype = tuple(kv.shape), _DTYPE_NAMES[kv.dtype]
     facts = {
         "format": FORMAT,
-        "format_version": FORMAT_VERSION,
+        "format_version": RAW_VERSION if codec.name == "raw" else CODED_VERSION,
         "key": key,
         "page_tokens": str(PAGE_TOKENS),
         "checksum": CHECKSUM,
-        "kv_pages": ",".join(checksum(rows[at : at + page]) for at in range(0, len(rows), page)),
+        "kv_pages": ",".join(
+            checksum(content[at : at + page]) for at in range(0, len(content), page)
+        ),
         "positions": checksum(bytes_of(positions)),
     }
-    tensors = _tensors(tuple(kv.shape), _DTYPE_NAMES[kv.dtype])
+    if codec.name != "raw":
+        facts |= {"codec": codec.name, "dtype": dtype, "shape": ",".join(map(str, shape))}
+    tensors = _tensors(shape, dtype, codec)
     facts["header"] = _header_checksum(facts, tensors)
     text = json.dumps({"__metadata__": facts, **tensors}, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -136,20 +157,19 @@ def parse(header: bytes, key: str, where: str | Path) -> BlockLayout:
     try:
         tensors = json.loads(header[8:])
         facts = tensors.pop("__metadata__")
-        version, stated = facts["format_version"], facts.pop("header")
-        if facts["format"] != FORMAT or version != FORMAT_VERSION:
-            raise damaged(f"this is no block of format version {FORMAT_VERSION}", where)
-        if stated != _header_checksum(facts, tensors):
+        codec = _codec_of(facts, where)
+        if facts.pop("header") != _header_checksum(facts, tensors):
             raise damaged("the header fails its checksum", where)
         if facts["key"] != key:
             raise damaged(f"the file holds another block, {facts['key']}", where)
-        shape, dtype = tuple(tensors["kv"]["shape"]), tensors["kv"]["dtype"]
+        shape, dtype = _shape_of(facts, tensors, codec)
         pages = tuple(facts["kv_pages"].split(","))
-        if tensors != _tensors(shape, dtype) or len(pages) != -(-shape[0] // PAGE_TOKENS):
+        if tensors != _tensors(shape, dtype, codec) or len(pages) != -(-shape[0] // PAGE_TOKENS):
             raise damaged("the header contradicts itself", where)
         return BlockLayout(
             shape=shape,
             dtype=_DTYPES[dtype],
+            codec=codec,
             positions_start=len(header),
             kv_start=len(header) + tensors["kv"]["data_offsets"][0],
             file_bytes=len(header) + tensors["kv"]["data_offsets"][1],
@@ -165,16 +185,44 @@ def damaged(what: str, where: str | Path) -> CorruptBlockError:
     return CorruptBlockError(what, where=where, hint="delete it, it is recomputed from its text")
 
 
-def _tensors(shape: tuple[int, ...], dtype: str) -> dict[str, Any]:
+def _codec_of(facts: dict[str, str], where: str | Path) -> Codec:
+    """The codec that a header names.
+
+    Raises:
+        CorruptBlockError: it is no header of a version or codec known here.
+    """
+    known = [(RAW_VERSION, "raw"), *((CODED_VERSION, name) for name in CODECS if name != "raw")]
+    named = facts["format_version"], facts.get("codec", "raw")
+    if facts["format"] != FORMAT or named not in known:
+        raise damaged(
+            f"this is no block of format version {RAW_VERSION} or {CODED_VERSION} in a codec "
+            "known here",
+            where,
+        )
+    return codec_named(named[1])
+
+
+def _shape_of(
+    facts: dict[str, str], tensors: dict[str, Any], codec: Codec
+) -> tuple[tuple[int, ...], str]:
+    """Shape and dtype of the block: the tensor's own where it is raw, facts where it is bytes."""
+    if codec.name == "raw":
+        return tuple(tensors["kv"]["shape"]), tensors["kv"]["dtype"]
+    return tuple(int(each) for each in facts["shape"].split(",")), facts["dtype"]
+
+
+def _tensors(shape: tuple[int, ...], dtype: str, codec: Codec) -> dict[str, Any]:
     """The tensor table: positions first, so that one short read brings header and positions."""
-    positions = _POSITION_BYTES * shape[0]
-    rows = math.prod(shape) * _DTYPES[dtype].itemsize
+    tokens, *row = shape
+    positions = _POSITION_BYTES * tokens
+    pages = codec.block_bytes(row, _DTYPES[dtype], tokens)
+    raw = codec.name == "raw"
     return {
-        "positions": {"dtype": "I64", "shape": [shape[0]], "data_offsets": [0, positions]},
+        "positions": {"dtype": "I64", "shape": [tokens], "data_offsets": [0, positions]},
         "kv": {
-            "dtype": dtype,
-            "shape": list(shape),
-            "data_offsets": [positions, positions + rows],
+            "dtype": dtype if raw else "U8",
+            "shape": list(shape) if raw else [pages],
+            "data_offsets": [positions, positions + pages],
         },
     }
 

@@ -1,4 +1,4 @@
-"""Rows out of an open block file: the touched pages, each read once, checked, put in order."""
+"""Rows out of an open block file: touched pages, each read once, checked, decoded, in order."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 
 from coinkv.errors import InputError
+from coinkv.kv.codec import PAGE_TOKENS
 from coinkv.store.layout import (
-    PAGE_TOKENS,
     BlockLayout,
     bytes_of,
     checksum,
@@ -73,7 +73,7 @@ def read_rows(
         where: the file's name, for errors.
 
     Returns:
-        `[tokens, layers, 2, kv_heads, head_dim]` in the stored dtype, and bytes.
+        `[tokens, layers, 2, kv_heads, head_dim]` in the block's dtype, and bytes.
 
     Raises:
         InputError: a span lies outside the block.
@@ -86,16 +86,16 @@ def read_rows(
                 f"span [{start}, {end}) lies outside a block of {layout.tokens} tokens", where=where
             )
     runs = _page_runs(spans)
-    reads = [(first * PAGE_TOKENS, min(end * PAGE_TOKENS, layout.tokens)) for first, end in runs]
-    kv = torch.empty(
-        (sum(end - start for start, end in reads), *layout.shape[1:]), dtype=layout.dtype
-    )
-    buffer, row, at = bytes_of(kv), layout.row_bytes, 0
-    for (first, _), (start, end) in zip(runs, reads, strict=True):
-        content = buffer[at : at + (end - start) * row]
-        _read_all(file, content, layout.kv_start + start * row, where)
+    places = [layout.pages_at(first, end) for first, end in runs]
+    pages = torch.empty(sum(length for _, length in places), dtype=torch.uint8)
+    buffer, at = bytes_of(pages), 0
+    for (first, _), (offset, length) in zip(runs, places, strict=True):
+        content = buffer[at : at + length]
+        _read_all(file, content, offset, where)
         _check_pages(content, layout, first, where)
-        at += len(content)
+        at += length
+    page_tokens = [tokens for run in runs for tokens in layout.page_tokens(*run)]
+    kv = layout.codec.decode(pages, layout.shape[1:], layout.dtype, page_tokens)
     return _in_order(kv, spans, runs), at
 
 
@@ -119,7 +119,7 @@ def _page_runs(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 def _check_pages(
     content: memoryview, layout: BlockLayout, first_page: int, where: str | Path
 ) -> None:
-    page_bytes = PAGE_TOKENS * layout.row_bytes
+    page_bytes = layout.page_bytes
     for number, at in enumerate(range(0, len(content), page_bytes), first_page):
         if checksum(content[at : at + page_bytes]) != layout.page_checksums[number]:
             raise damaged(f"page {number} fails its checksum", where)
