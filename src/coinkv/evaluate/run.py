@@ -199,10 +199,10 @@ def _decoded(
     while len(answers) < len(firsts) and (alone or len(speeds) < _DECODED_ALONE):
         first, started = firsts[len(answers)], time.perf_counter()
         pieces = list(decode(backbone, first.context.cache, first.logits, asker.sampling))
-        tokens = sum(piece.token_id is not None for piece in pieces)
-        speeds.append(tokens / (time.perf_counter() - started))
+        token_ids = tuple(piece.token_id for piece in pieces if piece.token_id is not None)
+        speeds.append(len(token_ids) / (time.perf_counter() - started))
         text = "".join(piece.text for piece in pieces)
-        answers.append(Decoded(text, tokens, pieces[-1].finish_reason or "length"))
+        answers.append(Decoded(text, token_ids, pieces[-1].finish_reason or "length"))
     rest = firsts[len(answers) :]
     caches, logits = [f.context.cache for f in rest], [f.logits for f in rest]
     return [*answers, *decode_batch(backbone, caches, logits, asker.sampling)]

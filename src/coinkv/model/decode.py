@@ -96,7 +96,7 @@ class Choice:
         last_token: the same, or None where the answer ended without one.
         added: text that became certain with it.
         text: the answer so far.
-        tokens: tokens of the answer so far.
+        token_ids: tokens of the answer so far.
         finish_reason: why it ended, once it has.
     """
 
@@ -112,23 +112,23 @@ class Choice:
         self.token = 0
         self.last_token: int | None = None
         self.added = self.text = ""
-        self.tokens = 0
+        self.token_ids: list[int] = []
         self.finish_reason: FinishReason = "length"
 
     def take(self, logits: torch.Tensor) -> bool:
         """Choose a token by its logits `[vocabulary]`; whether the answer goes on."""
         self.added, self.last_token = "", None
-        if self.tokens >= self._limit:
+        if len(self.token_ids) >= self._limit:
             return False
         token = _choose(logits, self._sampling, self._generator)
         if token in self._backbone.end_token_ids:
             return self._end("stop", self._writer.rest())
         self.token = self.last_token = token
-        self.tokens += 1
+        self.token_ids.append(token)
         text = self._writer.add(token)
         if self._writer.stopped:
             return self._end("stop", text)
-        if self.tokens == self._limit:
+        if len(self.token_ids) == self._limit:
             return self._end("length", text + self._writer.rest())
         self.added = text
         self.text += text

@@ -17,11 +17,16 @@ from coinkv.model.fill import LiveCache
 
 @dataclass(frozen=True)
 class Decoded:
-    """One of the answers: its text, how many tokens it took, and why it ended."""
+    """One of the answers: its text, its tokens, and why it ended."""
 
     text: str
-    tokens: int
+    token_ids: tuple[int, ...]
     finish_reason: FinishReason
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens it took."""
+        return len(self.token_ids)
 
 
 def decode_batch(
@@ -57,7 +62,9 @@ def decode_batch(
         if len(kept) < len(going):
             going = [going[at] for at in kept]
             batch.keep(kept)
-    return [Decoded(choice.text, choice.tokens, choice.finish_reason) for choice in choices]
+    return [
+        Decoded(choice.text, tuple(choice.token_ids), choice.finish_reason) for choice in choices
+    ]
 
 
 class _Batch:

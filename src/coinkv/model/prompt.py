@@ -54,11 +54,11 @@ class Prompt:
         Raises:
             InputError: the question is empty or no Unicode text.
         """
-        words = " ".join(_unicode(question, "the question").split())
+        words = " ".join(unicode_text(question, "the question").split())
         if not words:
             raise InputError("the question is empty", hint="ask something")
         asked = self._backbone.tokenize(self._lead + words).ids
-        lead = self._backbone.tokenize(_unicode(answer_lead, "the answer's lead")).ids
+        lead = self._backbone.tokenize(unicode_text(answer_lead, "the answer's lead")).ids
         return self._before_question + asked + self._after_question + lead
 
 
@@ -71,18 +71,25 @@ def build_prompt(backbone: Backbone, instructions: str = INSTRUCTIONS) -> Prompt
     Raises:
         InputError: the template loses or reorders the instructions, the evidence or the question.
     """
-    before, between, after = _parts(backbone, _unicode(instructions, "the instructions").strip())
+    before, between, after = _parts(
+        backbone, unicode_text(instructions, "the instructions").strip()
+    )
     lead = " " if between.endswith(" ") else ""  # a word and its space are one token
     return Prompt(
-        _with_one_bos(backbone, _template_ids(backbone, before)),
-        _template_ids(backbone, between.removesuffix(lead)),
+        with_one_bos(backbone, template_ids(backbone, before)),
+        template_ids(backbone, between.removesuffix(lead)),
         lead,
-        _template_ids(backbone, after),
+        template_ids(backbone, after),
         backbone,
     )
 
 
-def _unicode(text: str, what: str) -> str:
+def unicode_text(text: str, what: str) -> str:
+    """A text that can be encoded.
+
+    Raises:
+        InputError: it holds a lone surrogate, which stands for a byte that was no UTF-8.
+    """
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -103,7 +110,7 @@ def _parts(backbone: Backbone, instructions: str) -> tuple[str, str, str]:
     fault = "accepts neither a system message nor a lone user message"
     for messages in (system, merged):
         try:
-            text = _rendered(backbone.tokenizer, messages)
+            text = rendered(backbone.tokenizer, messages)
         except Exception:  # noqa: BLE001 - templates raise what they like when a role is unknown
             continue
         before, _, rest = text.partition(_EVIDENCE)
@@ -119,7 +126,8 @@ def _parts(backbone: Backbone, instructions: str) -> tuple[str, str, str]:
     )
 
 
-def _rendered(tokenizer: Any, messages: list[dict[str, str]]) -> str:
+def rendered(tokenizer: Any, messages: list[dict[str, str]]) -> str:
+    """Messages in the chat template, with the assistant's header behind them; always of one day."""
     template = tokenizer.get_chat_template()
     text: str = tokenizer.apply_chat_template(
         messages,
@@ -130,12 +138,13 @@ def _rendered(tokenizer: Any, messages: list[dict[str, str]]) -> str:
     return text
 
 
-def _template_ids(backbone: Backbone, text: str) -> tuple[int, ...]:
+def template_ids(backbone: Backbone, text: str) -> tuple[int, ...]:
+    """Tokens of a template's text, in which special tokens are what they are."""
     return tuple(backbone.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
 
-def _with_one_bos(backbone: Backbone, ids: tuple[int, ...]) -> tuple[int, ...]:
-    """Exactly one BOS in front, whether the template wrote it, the tokenizer adds it, or both."""
+def with_one_bos(backbone: Backbone, ids: tuple[int, ...]) -> tuple[int, ...]:
+    """Tokens with one BOS, whether the template wrote it, the tokenizer adds it, or both."""
     bos = getattr(backbone.tokenizer, "bos_token_id", None)
     if bos is None:
         return ids

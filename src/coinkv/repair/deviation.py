@@ -56,6 +56,9 @@ class DeviationRepair:
         gradual: filter again in every layer after the check layer, down to the ratio (the paper's
             gradual filtering; the released code picks once).
         seed: of the random criterion.
+        threshold: of the share, only tokens that deviate by more than this go on; None: all of
+            them. Relative for `values` and `keys` (length of the difference over that of what was
+            computed), a cosine distance for `key_cosine`.
     """
 
     offsets: torch.Tensor
@@ -64,6 +67,7 @@ class DeviationRepair:
     check_layer: int = 1
     gradual: bool = False
     seed: int = 0
+    threshold: float | None = None
     _left: int = field(init=False)
     _fixed: torch.Tensor | None = field(init=False, default=None)
 
@@ -85,12 +89,15 @@ class DeviationRepair:
         if layer < self.check_layer or (layer > self.check_layer and not self.gradual):
             return None
         wanted = min(self._left, picked(len(self.offsets), self._share(layer)))
-        if wanted == self._left:
+        if wanted == self._left and self.threshold is None:
             return None
         score = self._deviation(fresh, cached) if self._fixed is None else self._fixed
-        best = score.topk(wanted).indices.sort().values.cpu()
+        best = score.topk(wanted).indices.sort().values
+        if self.threshold is not None and self._fixed is None:
+            best = best[self._relative(score[best], fresh, best) > self.threshold]
+        best = best.cpu()
         behind = torch.arange(self._left, fresh[0].shape[1])
-        self._left = wanted
+        self._left = len(best)
         self._fixed = None if self._fixed is None else self._fixed[best]
         return torch.cat([best, behind])
 
@@ -109,3 +116,14 @@ class DeviationRepair:
         if self.criterion == "key_cosine":
             return 1 - torch.nn.functional.cosine_similarity(new, old, dim=-1).mean(0)
         return (new - old).square().sum(dim=(0, 2))
+
+    def _relative(
+        self, score: torch.Tensor, fresh: tuple[torch.Tensor, torch.Tensor], rows: torch.Tensor
+    ) -> torch.Tensor:
+        """Scores of some rows as the threshold measures them."""
+        if self.criterion == "key_cosine":
+            return score
+        new = fresh[1 if self.criterion == "values" else 0][:, rows].float()
+        return (
+            score / new.square().sum(dim=(0, 2)).clamp(min=torch.finfo(torch.float32).tiny)
+        ).sqrt()

@@ -60,7 +60,7 @@ class Tiers(BlockStore):
                 raise InputError(f"a budget of {budget} bytes", hint="give 0 or more")
         if folder is not None and folder.exists() and not folder.is_dir():
             raise InputError("this is a file", where=folder, hint="name a folder for the disk tier")
-        self._codec = codec
+        self.codec = codec
         self._hot = Hot(memory_budget_bytes, codec)
         self._disk: Overflow | None = None
         self._loader: Loader | None = None
@@ -225,7 +225,7 @@ class Tiers(BlockStore):
 
     def emptied(self) -> Tiers:
         """Tiers with nothing in them: the same codec and memory budget, no folder."""
-        return Tiers(self._hot.budget_bytes, codec=self._codec)
+        return Tiers(self._hot.budget_bytes, codec=self.codec)
 
     def flush(self) -> None:
         """Write hits and last uses to disk; else that happens with the next put."""

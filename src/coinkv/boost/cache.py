@@ -1,0 +1,271 @@
+"""What is kept between prompts: runs in a tree, their KV in tiers."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from coinkv.boost.keys import Ids, PrefixHashes, content_hash
+from coinkv.boost.plan import Part, Plan, Reuse, make_plan
+from coinkv.boost.runs import Run
+from coinkv.boost.tree import Place, RunTree, Stretch
+from coinkv.errors import InputError
+from coinkv.kv.block import KVBlock
+from coinkv.model.fill import LiveCache
+from coinkv.store.base import block_key
+from coinkv.store.stats import TierStats
+from coinkv.store.tiers import Tiers
+
+RUN_TOKENS = 256
+"""Tokens of a run: whole pages, so that codecs by page lose nothing."""
+FEWEST_TOKENS = 16
+"""Fewer tokens than these are cheaper to compute again than to keep."""
+_GRAM = 16
+"""A run that shares so many consecutive tokens with a text holds a part of it."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class CacheStats:
+    """What is kept.
+
+    Attributes:
+        runs: how many runs.
+        tokens: their tokens.
+        exact_runs: of the runs, those that can be reused exactly.
+        tiers: bytes, budgets, hits and evictions.
+    """
+
+    runs: int
+    tokens: int
+    exact_runs: int
+    tiers: TierStats
+
+
+class ReuseCache:
+    """Runs of earlier prompts and their KV. Safe to use from many threads.
+
+    Several processes may share one folder: what one keeps, the others find.
+
+    Args:
+        tiers: where KV is kept.
+        fingerprint: of the model.
+        salt: of all hashes: model, codec and namespace.
+    """
+
+    def __init__(self, tiers: Tiers, fingerprint: str, salt: bytes) -> None:
+        self._tiers = tiers
+        self._fingerprint = fingerprint
+        self._salt = salt
+        self._owner = salt.hex()
+        self._tree = RunTree()
+        self._lock = threading.RLock()
+
+    def plan(
+        self, ids: Ids, cuts: Sequence[int], reuse: Reuse, movable: frozenset[str] | None = None
+    ) -> Plan:
+        """What of a prompt is kept; see `make_plan`.
+
+        Args:
+            ids: int32 `[tokens]`.
+            cuts: where chunks begin.
+            reuse: `all`, `exact` or `none`.
+            movable: keys of the runs that may be moved; None: all.
+        """
+        with self._lock:
+            self._refresh()
+            return make_plan(self._tree, ids, cuts, self._salt, reuse=reuse, movable=movable)
+
+    def read(self, part: Part) -> list[KVBlock] | None:
+        """KV of a part's stretches, as encoded; None when one is kept no longer.
+
+        The blocks may share the store's memory: copy them at once, never write into them.
+        """
+        blocks = []
+        for stretch in part.stretches:
+            read = self._tiers.get(stretch.run.key, [(stretch.start, stretch.end)])
+            if read is None:
+                with self._lock:
+                    self._tree.drop(stretch.run.key)
+                return None
+            blocks.append(KVBlock.from_token_major(read.kv, read.positions))
+        return blocks
+
+    def keep(self, plan: Plan, ids: Ids, cuts: Sequence[int], live: LiveCache) -> int:
+        """Keep what a pass has computed; returns the tokens kept.
+
+        Only tokens that had no KV are kept; never a copy of what was reused. Behind moved KV the
+        new KV is approximate, and never found as exact. A text that is kept behind `MOST_VARIANTS`
+        contexts is not kept behind another, unless only exact reuse is asked for.
+
+        Args:
+            plan: what the pass followed.
+            ids: int32, the prompt's tokens and those of the answer that stand in `live`.
+            cuts: where the chunks of `ids` begin.
+            live: KV of `ids` at positions 0 on, in order.
+        """
+        kept = 0
+        for start, stop in [*plan.holes[:-1], (plan.holes[-1][0], len(ids))]:
+            exact = start < plan.exact_until
+            for run in self._runs(plan, ids, cuts, start, stop, exact=exact):
+                kept += self._put(run, live, bounded=plan.reuse == "all")
+        return kept
+
+    def keys(self) -> frozenset[str]:
+        """Keys of all runs that are kept now."""
+        with self._lock:
+            self._refresh()
+            return frozenset(run.key for run in self._tree)
+
+    def pin(self, plan: Plan, *, pinned: bool = True) -> int:
+        """Keep what a plan would use from being evicted, or no longer; returns its tokens."""
+        change = self._tiers.pin if pinned else self._tiers.unpin
+        tokens = 0
+        for part in plan.parts:
+            for stretch in part.stretches:
+                change(stretch.run.key)
+                tokens += len(stretch)
+        return tokens
+
+    def forget(self, ids: Ids | None) -> int:
+        """Delete every run that holds a part of a text, or all; returns the runs deleted.
+
+        A part is 16 consecutive tokens, or the whole text where it is shorter. Runs that continue
+        such a run go with it: their KV was computed behind the text.
+        """
+        with self._lock:
+            self._refresh()
+            doomed = self._holding(ids) if ids is not None else {run.key for run in self._tree}
+            doomed |= self._tree.behind_any(doomed)
+            for key in doomed:
+                self._tree.drop(key)
+                self._tiers.delete(key)
+        return len(doomed)
+
+    def _holding(self, ids: Ids) -> set[str]:
+        """Keys of the runs that hold a part of a text, also where it goes on from run to run."""
+        size = min(_GRAM, len(ids))
+        wanted, keys = _grams(ids, size), set[str]()
+        for run in self._tree:
+            if not wanted.isdisjoint(_grams(run.ids, size)):
+                keys.add(run.key)
+            before = self._tree.before(run, size - 1)
+            led = [each.run.ids[each.start : each.end] for each in before]
+            if not wanted.isdisjoint(_grams(np.concatenate([*led, run.ids[: size - 1]]), size)):
+                keys |= {run.key, *(each.run.key for each in before)}
+        return keys
+
+    def stats(self) -> CacheStats:
+        """What is kept."""
+        with self._lock:
+            self._refresh()
+            runs = list(self._tree)
+        return CacheStats(
+            runs=len(runs),
+            tokens=sum(map(len, runs)),
+            exact_runs=sum(run.exact for run in runs),
+            tiers=self._tiers.stats(),
+        )
+
+    def emptied(self) -> ReuseCache:
+        """A cache for the same model and namespace with nothing in it; see `Tiers.emptied`."""
+        return ReuseCache(self._tiers.emptied(), self._fingerprint, self._salt)
+
+    def close(self) -> None:
+        """Write down how often everything was used, and let go of the folder."""
+        self._tiers.close()
+
+    def _refresh(self) -> None:
+        added, dropped = self._tiers.changes()
+        for key in dropped:
+            self._tree.drop(key)
+        for key, note in added:
+            run = Run.from_note(key, note)
+            if run is not None and run.owner == self._owner:
+                self._tree.add(run)
+
+    def _put(self, run: Run, live: LiveCache, *, bounded: bool) -> int:
+        block = live.view(run.start)[: len(run)].to(live.keys.dtype, "cpu")
+        with self._lock:
+            if run.key in self._tree:
+                return 0
+            # without a bound, texts in ever new orders would flood the cache with copies
+            if bounded and run.chunks and all(map(self._tree.crowded, dict(run.chunks).values())):
+                return 0
+            try:
+                kept = self._tiers.put(
+                    run.key, block.token_major(), block.positions, note=run.to_note()
+                )
+            except InputError as error:  # numbers that the codec cannot hold are no fault of a text
+                _log.warning("KV is not kept: %s", error)
+                return 0
+            self._refresh()
+        return len(run) if kept else 0
+
+    def _runs(
+        self, plan: Plan, ids: Ids, cuts: Sequence[int], start: int, stop: int, *, exact: bool
+    ) -> Iterable[Run]:
+        """What is new of the computed tokens `[start, stop)`, as runs that continue each other."""
+        start, last = self._continued(plan, ids, start, stop) if exact else (start, None)
+        chunks = {
+            begin: content_hash(ids[begin:end], self._salt)
+            for begin, end in pairwise(cuts)
+            if start <= begin and end <= stop
+        }
+        if stop - start < FEWEST_TOKENS or not (exact or chunks):
+            return
+        hashes = PrefixHashes(ids, self._salt if exact else uuid.uuid4().bytes)
+        parent, parent_tokens = (last.run.key, last.end) if last is not None else (None, 0)
+        for begin, end in _pieces(start, stop):
+            before = hashes.before(begin)
+            run = Run(
+                key=block_key(self._fingerprint, content_hash(ids[begin:end], self._salt), before),
+                ids=ids[begin:end].copy(),
+                start=begin,
+                before=before,
+                after=hashes.before(end),
+                parent=parent,
+                parent_tokens=parent_tokens,
+                exact=exact,
+                chunks=tuple(
+                    (at - begin, content) for at, content in chunks.items() if begin <= at < end
+                ),
+                owner=self._owner,
+            )
+            parent, parent_tokens = run.key, len(run)
+            yield run
+
+    def _continued(self, plan: Plan, ids: Ids, start: int, stop: int) -> tuple[int, Stretch | None]:
+        """Where what is new of the tokens `[start, stop)` begins, and what it continues.
+
+        A prompt's last token is computed though its KV may be kept; kept once more it would end the
+        way to what follows.
+        """
+        last = next((part.stretches[-1] for part in plan.parts if part.end == start), None)
+        if last is None:
+            return start, None
+        with self._lock:
+            known = self._tree.along(Place(last.run, last.end), ids[start:stop])
+        return start + sum(map(len, known)), known[-1] if known else last
+
+
+def _pieces(start: int, stop: int) -> list[tuple[int, int]]:
+    """A range in pieces of `RUN_TOKENS`; too short a rest joins the piece before it."""
+    starts = list(range(start, stop, RUN_TOKENS))
+    if len(starts) > 1 and stop - starts[-1] < FEWEST_TOKENS:
+        starts.pop()
+    return list(zip(starts, [*starts[1:], stop], strict=True))
+
+
+def _grams(ids: Ids, size: int) -> set[bytes]:
+    if len(ids) < size:
+        return set()
+    windows = np.lib.stride_tricks.sliding_window_view(ids, size)
+    return {window.tobytes() for window in windows}
