@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import logging
 import threading
-import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
-from coinkv.boost.keys import Ids, PrefixHashes, content_hash
+from coinkv.boost.keys import Ids
+from coinkv.boost.new_runs import new_runs
 from coinkv.boost.plan import Part, Plan, Reuse, make_plan
 from coinkv.boost.runs import Run
-from coinkv.boost.tree import Place, RunTree, Stretch
+from coinkv.boost.tree import RunTree
 from coinkv.errors import InputError
 from coinkv.kv.block import KVBlock
 from coinkv.model.fill import LiveCache
-from coinkv.store.base import block_key
 from coinkv.store.stats import TierStats
 from coinkv.store.tiers import Tiers
 
-RUN_TOKENS = 256
-"""Tokens of a run: whole pages, so that codecs by page lose nothing."""
-FEWEST_TOKENS = 16
-"""Fewer tokens than these are cheaper to compute again than to keep."""
 _GRAM = 16
 """A run that shares so many consecutive tokens with a text holds a part of it."""
 
@@ -111,12 +105,9 @@ class ReuseCache:
             cuts: where the chunks of `ids` begin.
             live: KV of `ids` at positions 0 on, in order.
         """
-        kept = 0
-        for start, stop in [*plan.holes[:-1], (plan.holes[-1][0], len(ids))]:
-            exact = start < plan.exact_until
-            for run in self._runs(plan, ids, cuts, start, stop, exact=exact):
-                kept += self._put(run, live, bounded=plan.reuse == "all")
-        return kept
+        with self._lock:
+            runs = list(new_runs(self._tree, plan, ids, cuts, self._fingerprint, self._salt))
+        return sum(self._put(run, live, bounded=plan.reuse == "all") for run in runs)
 
     def keys(self) -> frozenset[str]:
         """Keys of all runs that are kept now."""
@@ -208,60 +199,6 @@ class ReuseCache:
                 return 0
             self._refresh()
         return len(run) if kept else 0
-
-    def _runs(
-        self, plan: Plan, ids: Ids, cuts: Sequence[int], start: int, stop: int, *, exact: bool
-    ) -> Iterable[Run]:
-        """What is new of the computed tokens `[start, stop)`, as runs that continue each other."""
-        start, last = self._continued(plan, ids, start, stop) if exact else (start, None)
-        chunks = {
-            begin: content_hash(ids[begin:end], self._salt)
-            for begin, end in pairwise(cuts)
-            if start <= begin and end <= stop
-        }
-        if stop - start < FEWEST_TOKENS or not (exact or chunks):
-            return
-        hashes = PrefixHashes(ids, self._salt if exact else uuid.uuid4().bytes)
-        parent, parent_tokens = (last.run.key, last.end) if last is not None else (None, 0)
-        for begin, end in _pieces(start, stop):
-            before = hashes.before(begin)
-            run = Run(
-                key=block_key(self._fingerprint, content_hash(ids[begin:end], self._salt), before),
-                ids=ids[begin:end].copy(),
-                start=begin,
-                before=before,
-                after=hashes.before(end),
-                parent=parent,
-                parent_tokens=parent_tokens,
-                exact=exact,
-                chunks=tuple(
-                    (at - begin, content) for at, content in chunks.items() if begin <= at < end
-                ),
-                owner=self._owner,
-            )
-            parent, parent_tokens = run.key, len(run)
-            yield run
-
-    def _continued(self, plan: Plan, ids: Ids, start: int, stop: int) -> tuple[int, Stretch | None]:
-        """Where what is new of the tokens `[start, stop)` begins, and what it continues.
-
-        A prompt's last token is computed though its KV may be kept; kept once more it would end the
-        way to what follows.
-        """
-        last = next((part.stretches[-1] for part in plan.parts if part.end == start), None)
-        if last is None:
-            return start, None
-        with self._lock:
-            known = self._tree.along(Place(last.run, last.end), ids[start:stop])
-        return start + sum(map(len, known)), known[-1] if known else last
-
-
-def _pieces(start: int, stop: int) -> list[tuple[int, int]]:
-    """A range in pieces of `RUN_TOKENS`; too short a rest joins the piece before it."""
-    starts = list(range(start, stop, RUN_TOKENS))
-    if len(starts) > 1 and stop - starts[-1] < FEWEST_TOKENS:
-        starts.pop()
-    return list(zip(starts, [*starts[1:], stop], strict=True))
 
 
 def _grams(ids: Ids, size: int) -> set[bytes]:
