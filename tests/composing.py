@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from coinkv.methods.clock import StageClock
+from coinkv.model.clock import StageClock
 from coinkv.retrieval.two_stage import Retrieval, RetrievedChunk, RetrievedNugget
 
 ROOM = 64

@@ -13,8 +13,8 @@ import torch
 
 from coinkv.methods.base import Context, Method, Workbench
 from coinkv.methods.blocks import ChunkBlocks, ChunkTokens
-from coinkv.methods.clock import StageClock
 from coinkv.model.backbone import Backbone
+from coinkv.model.clock import StageClock
 from coinkv.model.prompt import build_prompt
 from coinkv.rag.ask import _prefilled
 from coinkv.rag.index import encoded_prefix

@@ -30,9 +30,9 @@ from coinkv.boost.verify import (
 from coinkv.config import BOOST_CHUNK_TOKENS, DEFAULT_MODEL
 from coinkv.errors import InputError
 from coinkv.kv.codec import CodecName
-from coinkv.methods.clock import StageClock
 from coinkv.model.backbone import Backbone
 from coinkv.model.chat import AnyPrompt, prompt_ids
+from coinkv.model.clock import StageClock
 from coinkv.model.decode import Sampling
 from coinkv.model.load import load
 from coinkv.repair.base import Strategy
@@ -40,6 +40,8 @@ from coinkv.repair.nothing import Nothing
 from coinkv.repair.strategies import strategy_named
 from coinkv.store.tiers import Tiers
 
+LEAST_REUSE = 0.125
+"""Default of the share of a prompt below which nothing of it is reused."""
 MANY = 8
 """Answers that `generate_many` decodes together."""
 
@@ -74,6 +76,8 @@ class KVBoost:
         repair: how moved tokens are repaired: a strategy, or the name of one: `auto`, `selective`,
             `cacheblend`, `epic`, `none`.
         namespace: KV is found again under the same namespace only.
+        least_reuse: share of a prompt's tokens below which nothing of it is reused: one pass over
+            all of it, without a mask, is faster then.
 
     Raises:
         InputError: there are no such boundaries or strategy, or a number is out of range.
@@ -88,13 +92,16 @@ class KVBoost:
         chunk_tokens: int = BOOST_CHUNK_TOKENS,
         repair: str | Strategy = "auto",
         namespace: str = "",
+        least_reuse: float = LEAST_REUSE,
     ) -> None:
         self.backbone = backbone
         vocabulary = Vocabulary(backbone.text_tokenizer, backbone.tokenizer.all_special_ids)
         chunker = chunker_named(boundaries, vocabulary, chunk_tokens)
         salt = salted(backbone.fingerprint, tiers.codec, namespace)
         self._cache = ReuseCache(tiers, backbone.fingerprint, salt)
-        self._prefiller = Prefiller(backbone, self._cache, chunker)
+        if not 0 <= least_reuse <= 1:
+            raise InputError(f"least_reuse is {least_reuse}", hint="use a share from 0 to 1")
+        self._prefiller = Prefiller(backbone, self._cache, chunker, least_reuse)
         self._strategies: dict[str, Strategy] = {}
         self._strategy = self._strategy_of(repair)
         self._lock = threading.Lock()
@@ -116,6 +123,7 @@ class KVBoost:
         chunk_tokens: int = BOOST_CHUNK_TOKENS,
         repair: str | Strategy = "auto",
         namespace: str = "",
+        least_reuse: float = LEAST_REUSE,
     ) -> KVBoost:
         """Load a model and open a cache for it.
 
@@ -133,6 +141,7 @@ class KVBoost:
             chunk_tokens: tokens of a chunk, about.
             repair: how moved tokens are repaired.
             namespace: KV is found again under the same namespace only.
+            least_reuse: share of a prompt below which nothing of it is reused.
 
         Raises:
             InputError: an option cannot be used.
@@ -155,6 +164,7 @@ class KVBoost:
             chunk_tokens=chunk_tokens,
             repair=repair,
             namespace=namespace,
+            least_reuse=least_reuse,
         )
 
     def generate(

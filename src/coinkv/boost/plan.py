@@ -76,6 +76,10 @@ class Plan:
         """Tokens of which no KV is kept."""
         return len(self.ids) - self.exact_tokens - self.moved_tokens
 
+    def unused(self) -> Plan:
+        """The plan with everything computed."""
+        return replace(self, parts=())
+
     def unmoved(self) -> Plan:
         """The plan with everything computed that would have been moved."""
         return replace(self, parts=tuple(part for part in self.parts if not part.moved))

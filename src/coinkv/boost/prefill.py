@@ -14,8 +14,8 @@ from coinkv.boost.placing import Placed, place_and_compute, read_parts
 from coinkv.boost.plan import Plan, Reuse
 from coinkv.boost.result import PlanSummary
 from coinkv.kv.block import KVBlock
-from coinkv.methods.clock import StageClock
 from coinkv.model.backbone import Backbone
+from coinkv.model.clock import StageClock
 from coinkv.model.work import Work
 from coinkv.repair.base import Repair, Strategy
 from coinkv.repair.nothing import Nothing
@@ -75,11 +75,13 @@ class Prefiller:
         backbone: the model.
         cache: what is kept.
         chunker: cuts prompts.
+        least_reuse: share of a prompt's tokens below which nothing of it is reused.
     """
 
     backbone: Backbone
     cache: ReuseCache
     chunker: Chunker
+    least_reuse: float
 
     def intent(
         self, ids: Ids, reuse: Reuse, strategy: Strategy, movable: frozenset[str] | None = None
@@ -93,6 +95,8 @@ class Prefiller:
             movable: keys of the runs that may be moved; None: all.
         """
         plan = self.cache.plan(ids, self.chunker.cuts(ids), reuse, movable)
+        if len(ids) - plan.computed_tokens < self.least_reuse * len(ids):
+            plan = plan.unused()
         if not plan.moved_tokens:
             return Intent(plan, Repair(), Nothing.name)
         chosen = strategy.choice(plan.moved, plan.computed_tokens, len(ids))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
@@ -17,9 +17,9 @@ from coinkv.boost.prefill import Prefiller
 from coinkv.boost.result import ReuseSplit
 from coinkv.boost.stream import BoostStream
 from coinkv.errors import InputError
-from coinkv.methods.clock import StageClock
 from coinkv.model.backbone import Backbone
 from coinkv.model.chat import AnyPrompt, prompt_ids
+from coinkv.model.clock import StageClock
 from coinkv.model.decode import Sampling
 from coinkv.repair.base import Strategy
 from coinkv.repair.nothing import Nothing
@@ -205,7 +205,7 @@ def _answers(
     told: Callable[[int], None],
 ) -> list[Answered]:
     """Prompts answered one after another over a cache of their own, in memory."""
-    own = Prefiller(prefiller.backbone, prefiller.cache.emptied(), prefiller.chunker)
+    own = replace(prefiller, cache=prefiller.cache.emptied())
     answered = []
     try:
         for done, ids in enumerate(every, 1):

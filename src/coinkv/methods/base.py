@@ -11,8 +11,8 @@ import torch
 
 from coinkv.kv.block import KVBlock
 from coinkv.methods.blocks import ChunkBlocks, ChunkTokens, ReadCounts
-from coinkv.methods.clock import StageClock
 from coinkv.model.backbone import Backbone
+from coinkv.model.clock import StageClock
 from coinkv.model.fill import LiveCache
 from coinkv.model.narrow import Narrowing
 from coinkv.model.prompt import Prompt

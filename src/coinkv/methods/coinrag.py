@@ -10,9 +10,9 @@ import torch
 from coinkv.kv.block import KVBlock, concat
 from coinkv.methods.base import Context, Method, Piece, Placed, Workbench, place_behind_prefix
 from coinkv.methods.blocks import ChunkBlocks, EncodeAfter, ReadCounts, require_encode_after
-from coinkv.methods.clock import StageClock
 from coinkv.methods.options import require_one_of
 from coinkv.methods.spans import Order, Run, disjoint, runs
+from coinkv.model.clock import StageClock
 from coinkv.retrieval.two_stage import Retrieval
 
 Title = Literal["encoded", "shown", "none"]

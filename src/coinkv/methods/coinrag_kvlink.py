@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from coinkv.errors import InputError
 from coinkv.methods.base import Context, Workbench
 from coinkv.methods.blocks import ReadCounts
-from coinkv.methods.clock import StageClock
 from coinkv.methods.coinrag import CoinRAG
 from coinkv.methods.links import Linking
+from coinkv.model.clock import StageClock
 from coinkv.retrieval.two_stage import Retrieval
 
 

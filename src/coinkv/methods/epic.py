@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from coinkv.errors import InputError
 from coinkv.methods.base import Context, Method, Workbench, place_behind_prefix, read_chunks
 from coinkv.methods.blocks import EncodeAfter, ReadCounts, require_encode_after
-from coinkv.methods.clock import StageClock
 from coinkv.methods.mending import recomputing
+from coinkv.model.clock import StageClock
 from coinkv.repair.head import heads
 from coinkv.retrieval.two_stage import Retrieval
 

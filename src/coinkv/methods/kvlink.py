@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from coinkv.methods.base import Context, Method, Workbench, read_chunks
 from coinkv.methods.blocks import ReadCounts
-from coinkv.methods.clock import StageClock
 from coinkv.methods.links import Linking
+from coinkv.model.clock import StageClock
 from coinkv.retrieval.two_stage import Retrieval
 
 

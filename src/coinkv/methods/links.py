@@ -13,8 +13,8 @@ from safetensors import SafetensorError, safe_open
 from coinkv.errors import InputError
 from coinkv.methods.base import Context, Live, Piece, Placed, Workbench
 from coinkv.methods.blocks import ReadCounts
-from coinkv.methods.clock import StageClock
 from coinkv.model.backbone import Backbone
+from coinkv.model.clock import StageClock
 
 _TENSOR = "link_embeddings"
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from coinkv.methods.base import Context, Method, Workbench, place_behind_prefix, read_chunks
 from coinkv.methods.blocks import EncodeAfter, ReadCounts, require_encode_after
-from coinkv.methods.clock import StageClock
+from coinkv.model.clock import StageClock
 from coinkv.retrieval.two_stage import Retrieval
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coinkv.methods.base import Context, Method, Piece, Workbench, compute_all
-from coinkv.methods.clock import StageClock
+from coinkv.model.clock import StageClock
 from coinkv.retrieval.two_stage import Retrieval
 
 

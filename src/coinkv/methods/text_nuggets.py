@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import get_args
 
 from coinkv.methods.base import Context, Method, Piece, Workbench, compute_all
-from coinkv.methods.clock import StageClock
 from coinkv.methods.options import require_one_of
 from coinkv.methods.spans import Order, runs
+from coinkv.model.clock import StageClock
 from coinkv.retrieval.two_stage import Retrieval
 
 

@@ -7,8 +7,8 @@ from typing import Literal, get_args
 
 from coinkv.methods.base import Context, Method, Workbench, place_behind_prefix, read_chunks
 from coinkv.methods.blocks import EncodeAfter, ReadCounts, require_encode_after
-from coinkv.methods.clock import StageClock
 from coinkv.methods.options import require_one_of
+from coinkv.model.clock import StageClock
 from coinkv.retrieval.two_stage import Retrieval
 
 Positions = Literal["reordered", "composite"]

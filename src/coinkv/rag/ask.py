@@ -12,9 +12,9 @@ import torch
 from coinkv.config import DEFAULT_K_CHUNKS, DEFAULT_K_NUGGETS
 from coinkv.errors import InputError
 from coinkv.methods.base import Context, Method
-from coinkv.methods.clock import StageClock
 from coinkv.methods.registry import method_named
 from coinkv.model.backbone import Backbone
+from coinkv.model.clock import StageClock
 from coinkv.model.decode import FinishReason, Sampling, decode
 from coinkv.model.fill import fill
 from coinkv.model.work import Work, flops
