@@ -25,6 +25,7 @@ import torch
 from coinkv.boost.engine import KVBoost
 from coinkv.evaluate.boost.layouts import LAYOUTS, sittings
 from coinkv.evaluate.boost.prompts import PromptModel, prompt_model
+from coinkv.evaluate.boost.run import ANSWER_LEAD
 from coinkv.evaluate.boost.texts import asked_texts, spread_over_lengths
 from coinkv.evaluate.dataset import read_set
 from coinkv.evaluate.provenance import versions
@@ -46,7 +47,9 @@ def prompts_of(
     texts = asked_texts(read_set(arguments.data), model.count_tokens)
     chosen = spread_over_lengths(texts, arguments.documents, arguments.most_tokens, arguments.seed)
     for layout in LAYOUTS:
-        for sitting in sittings(layout, chosen, model, 1, arguments.seed):
+        for sitting in sittings(
+            layout, chosen, model, lead=ANSWER_LEAD, room=1, seed=arguments.seed
+        ):
             yield layout, sitting.name, [asked.prompt for asked in sitting.prompts]
     for row in read_set(arguments.passages).rows[: arguments.documents]:
         draw = random.Random(f"{arguments.seed} {row.id}")

@@ -24,6 +24,7 @@ import torch
 from coinkv.boost.engine import KVBoost
 from coinkv.evaluate.boost.layouts import sittings
 from coinkv.evaluate.boost.prompts import prompt_model
+from coinkv.evaluate.boost.run import ANSWER_LEAD as CODE_LEAD
 from coinkv.evaluate.boost.texts import asked_texts, spread_over_lengths
 from coinkv.evaluate.dataset import half, read_set
 from coinkv.evaluate.metrics import token_f1
@@ -129,7 +130,7 @@ def boosted(model: str, data: Path, documents: int) -> dict[str, list[dict[str, 
     }
     found: dict[str, list[dict[str, Any]]] = {codec: [] for codec in engines}
     for layout in ("document_first", "varying_preamble"):
-        for sitting in sittings(layout, texts, prompts, 1, 0):
+        for sitting in sittings(layout, texts, prompts, lead=CODE_LEAD, room=1, seed=0):
             first, *later = (asked.prompt for asked in sitting.prompts)
             for engine in engines.values():
                 engine.invalidate()

@@ -6,6 +6,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from coinkv.boost.engine import KVBoost
+    from coinkv.boost.result import BoostResult, PlanSummary, ReuseSplit
+    from coinkv.boost.verify import VerifyReport
     from coinkv.errors import CoinKVError
     from coinkv.model.decode import Sampling
     from coinkv.model.load import load
@@ -18,26 +21,36 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Answer": "coinkv.rag.answer",
+    "BoostResult": "coinkv.boost.result",
     "BuildOptions": "coinkv.rag.build",
     "BuildReport": "coinkv.rag.build",
     "CoinKVError": "coinkv.errors",
     "CoinRAG": "coinkv.rag.ask",
     "Evidence": "coinkv.rag.answer",
     "Index": "coinkv.rag.index",
+    "KVBoost": "coinkv.boost.engine",
+    "PlanSummary": "coinkv.boost.result",
+    "ReuseSplit": "coinkv.boost.result",
     "Sampling": "coinkv.model.decode",
+    "VerifyReport": "coinkv.boost.verify",
     "build": "coinkv.rag.build",
     "load": "coinkv.model.load",
 }
 
 __all__ = [
     "Answer",
+    "BoostResult",
     "BuildOptions",
     "BuildReport",
     "CoinKVError",
     "CoinRAG",
     "Evidence",
     "Index",
+    "KVBoost",
+    "PlanSummary",
+    "ReuseSplit",
     "Sampling",
+    "VerifyReport",
     "build",
     "load",
 ]

@@ -129,3 +129,15 @@ def test_what_continues_a_text_is_forgotten_with_it(engine):
     assert boost.invalidate(piece("a")) == 2
     assert boost.plan(ids).exact + boost.plan(ids).moved == 0
     assert boost.plan(prompt("x", "y")).exact > 0
+
+
+def test_what_parted_before_a_text_is_not_forgotten_with_it(engine):
+    boost = engine(least_reuse=0)
+    system = piece("system", 40)
+    boost.warm([*system, *piece("a", 150)])
+    boost.warm([*system, *piece("b", 150)])
+    boost.warm([*system, *piece("a", 150), *piece("c", 150)])
+    boost.invalidate(piece("a", 150))
+    assert boost.plan([*system, *piece("b", 150)]).exact >= 149
+    assert boost.plan(piece("c", 150)).moved == 0
+    assert boost.plan([*system, *piece("a", 150)]).exact <= len(system)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,6 +61,7 @@ class ReuseCache:
         self._owner = salt.hex()
         self._tree = RunTree()
         self._lock = threading.RLock()
+        self._closed = False
 
     def plan(
         self, ids: Ids, cuts: Sequence[int], reuse: Reuse, movable: frozenset[str] | None = None
@@ -129,29 +130,44 @@ class ReuseCache:
         """Delete every run that holds a part of a text, or all; returns the runs deleted.
 
         A part is 16 consecutive tokens, or the whole text where it is shorter. Runs that continue
-        such a run go with it: their KV was computed behind the text.
+        such a run go with it: their KV was computed behind the text. Forgetting all removes also
+        what nobody can find any more: blocks without a name, and books that were set aside.
         """
         with self._lock:
             self._refresh()
-            doomed = self._holding(ids) if ids is not None else {run.key for run in self._tree}
-            doomed |= self._tree.behind_any(doomed)
+            begins = self._holding(ids) if ids is not None else {run.key: 0 for run in self._tree}
+            doomed = begins.keys() | self._tree.behind_any(begins)
             for key in doomed:
                 self._tree.drop(key)
                 self._tiers.delete(key)
+            if ids is None:
+                self._tiers.purge()
         return len(doomed)
 
-    def _holding(self, ids: Ids) -> set[str]:
-        """Keys of the runs that hold a part of a text, also where it goes on from run to run."""
+    def _holding(self, ids: Ids) -> dict[str, int]:
+        """The runs that hold a part of a text, also where it goes on from run to run.
+
+        Returns:
+            the row where the text begins in each, by key.
+        """
         size = min(_GRAM, len(ids))
-        wanted, keys = _grams(ids, size), set[str]()
+        wanted, begins = _grams(ids, size), dict[str, int]()
         for run in self._tree:
-            if not wanted.isdisjoint(_grams(run.ids, size)):
-                keys.add(run.key)
+            row = _found(run.ids, size, wanted)
+            if row is not None:
+                begins[run.key] = min(row, begins.get(run.key, row))
             before = self._tree.before(run, size - 1)
             led = [each.run.ids[each.start : each.end] for each in before]
-            if not wanted.isdisjoint(_grams(np.concatenate([*led, run.ids[: size - 1]]), size)):
-                keys |= {run.key, *(each.run.key for each in before)}
-        return keys
+            place = _found(np.concatenate([*led, run.ids[: size - 1]]), size, wanted)
+            if place is None:
+                continue
+            begins[run.key] = 0
+            for each in before:
+                if place < len(each):
+                    row = each.start + max(0, place)
+                    begins[each.run.key] = min(row, begins.get(each.run.key, row))
+                place -= len(each)
+        return begins
 
     def stats(self) -> CacheStats:
         """What is kept."""
@@ -171,9 +187,13 @@ class ReuseCache:
 
     def close(self) -> None:
         """Write down how often everything was used, and let go of the folder."""
-        self._tiers.close()
+        with self._lock:
+            self._closed = True
+            self._tiers.close()
 
     def _refresh(self) -> None:
+        if self._closed:
+            raise InputError("this engine is closed", hint="make another one")
         added, dropped = self._tiers.changes()
         for key in dropped:
             self._tree.drop(key)
@@ -185,7 +205,7 @@ class ReuseCache:
     def _put(self, run: Run, live: LiveCache, *, bounded: bool) -> int:
         block = live.view(run.start)[: len(run)].to(live.keys.dtype, "cpu")
         with self._lock:
-            if run.key in self._tree:
+            if self._closed or run.key in self._tree:
                 return 0
             # without a bound, texts in ever new orders would flood the cache with copies
             if bounded and run.chunks and all(map(self._tree.crowded, dict(run.chunks).values())):
@@ -201,8 +221,16 @@ class ReuseCache:
         return len(run) if kept else 0
 
 
-def _grams(ids: Ids, size: int) -> set[bytes]:
+def _grams(ids: Ids, size: int) -> dict[bytes, int]:
+    """All runs of so many consecutive tokens, each with the row where it first begins."""
     if len(ids) < size:
-        return set()
+        return {}
     windows = np.lib.stride_tricks.sliding_window_view(ids, size)
-    return {window.tobytes() for window in windows}
+    rows = len(windows) - 1
+    return {window.tobytes(): rows - row for row, window in enumerate(windows[::-1])}
+
+
+def _found(ids: Ids, size: int, wanted: Mapping[bytes, int]) -> int | None:
+    """The first row where a wanted run of tokens begins."""
+    grams = _grams(ids, size)
+    return min((grams[gram] for gram in grams.keys() & wanted.keys()), default=None)

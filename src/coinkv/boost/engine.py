@@ -31,13 +31,13 @@ from coinkv.config import BOOST_CHUNK_TOKENS, DEFAULT_MODEL
 from coinkv.errors import InputError
 from coinkv.kv.codec import CodecName
 from coinkv.model.backbone import Backbone
-from coinkv.model.chat import AnyPrompt, prompt_ids
+from coinkv.model.chat import AnyPrompt, prompt_ids, require_list
 from coinkv.model.clock import StageClock
 from coinkv.model.decode import Sampling
 from coinkv.model.load import load
 from coinkv.repair.base import Strategy
 from coinkv.repair.nothing import Nothing
-from coinkv.repair.strategies import strategy_named
+from coinkv.repair.strategies import require_strategy, strategy_named
 from coinkv.store.tiers import Tiers
 
 LEAST_REUSE = 0.125
@@ -150,6 +150,13 @@ class KVBoost:
             StorageError: the folder cannot be used.
         """
         require_chunker(boundaries, chunk_tokens)  # before a folder is made
+        if not isinstance(namespace, str) or (folder is not None and not str(folder)):
+            raise InputError(
+                f"namespace is {namespace!r}, folder is {folder!r}",
+                hint="a namespace is a text, and a folder has a name",
+            )
+        if isinstance(repair, str):
+            require_strategy(repair)
         if not isinstance(model, Backbone):
             model = load(str(model), device=device, dtype=dtype, max_context=max_context)
         return cls(
@@ -230,6 +237,7 @@ class KVBoost:
         answers no KV is kept. Arguments and errors as for `generate`; a prompt that does not fit is
         refused before anything is computed.
         """
+        require_list(prompts)
         chosen = _sampling(sampling, max_new_tokens)
         every = [self._ids(prompt).tolist() for prompt in prompts]
         movable = self._cache.keys()
@@ -388,7 +396,7 @@ class KVBoost:
         return BoostStats(prompts, split, self._cache.stats())
 
     def close(self) -> None:
-        """Write down how often everything was used, and let go of the folder."""
+        """Write down how often everything was used, let go of the folder, and answer no more."""
         self._cache.close()
 
     def __enter__(self) -> KVBoost:
@@ -404,7 +412,7 @@ class KVBoost:
 
     def _ids(self, prompt: AnyPrompt) -> Ids:
         ids = np.array(prompt_ids(self.backbone, prompt), np.int32)
-        self.backbone.require_room(len(ids), "the prompt")
+        self.backbone.require_room(len(ids), "the prompt", hint="shorten it")
         return ids
 
     def _strategy_of(self, repair: str | Strategy) -> Strategy:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from coinkv.boost.runs import Run
-from coinkv.errors import InputError
+from coinkv.errors import InputError, StorageError
+from coinkv.store.disk import DiskStore
 from coinkv.store.eviction import Standing
 from coinkv.store.usage import Usage
 
-_BOOKS = "usage.sqlite"
+_BOOKS, _BLOCKS = "usage.sqlite", "blocks"
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,20 @@ class FolderStats:
         return {**asdict(self), "owners": [asdict(each) for each in self.owners]}
 
 
+def require_cache(folder: Path) -> None:
+    """Refuse a folder that is no reuse cache's.
+
+    Raises:
+        InputError: it holds no books.
+    """
+    if not (folder / _BOOKS).is_file():
+        raise InputError(
+            "no reuse cache in this folder",
+            where=folder,
+            hint="make one with: coinkv boost warm FILE --folder",
+        )
+
+
 def folder_stats(folder: Path) -> FolderStats:
     """Count what a reuse cache's folder holds. Other processes may use it meanwhile.
 
@@ -72,14 +87,18 @@ def folder_stats(folder: Path) -> FolderStats:
 
     Raises:
         InputError: there is no reuse cache.
-        StorageError: its books cannot be read.
+        StorageError: its books cannot be read, or used. Nothing is changed.
     """
-    if not (folder / _BOOKS).is_file():
-        raise InputError(
-            "no reuse cache in this folder",
-            where=folder,
-            hint="make one with: coinkv boost warm FILE --folder",
+    require_cache(folder)
+    problem = Usage.problem(folder / _BOOKS)
+    if problem is not None:
+        raise StorageError(
+            f"its books cannot be used: {problem}",
+            where=folder / _BOOKS,
+            hint="the next command that fills the folder begins them anew",
         )
+    disk = DiskStore(folder / _BLOCKS)
+    sizes = {key: disk.size_bytes(key) for key in list(disk.keys())}
     with closing(Usage(folder / _BOOKS)) as books:
         standings, noted = books.standings(), books.noted_after(0)
     runs = [run for row in noted if (run := Run.from_note(row.key, row.note)) is not None]
@@ -91,8 +110,8 @@ def folder_stats(folder: Path) -> FolderStats:
     return FolderStats(
         runs=len(known),
         tokens=sum(len(run) for run, _ in known),
-        bytes=sum(each.bytes for each in standings.values()),
-        nameless=len(standings) - len(known),
+        bytes=sum(sizes.values()),
+        nameless=len(sizes.keys() - {run.key for run, _ in known}),
         owners=tuple(sorted(owners, key=lambda each: -each.last_used)),
     )
 

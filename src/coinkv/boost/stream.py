@@ -34,7 +34,9 @@ class BoostStream:
             InputError: the stream was not read to its end.
         """
         if self._result is None:
-            raise InputError("the text is not complete", hint="iterate over the stream first")
+            raise InputError(
+                "the text is not complete", hint="iterate to its end before you close the stream"
+            )
         return self._result
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -72,17 +72,23 @@ class RunTree:
         for row, content in run.chunks:
             self._content.setdefault(content, {}).setdefault(run.key, row)
 
-    def behind_any(self, keys: set[str]) -> set[str]:
-        """Keys of all runs that continue one of these, or one of those that do."""
-        found: set[str] = set()
-        children: dict[str, list[str]] = {}
+    def behind_any(self, begins: Mapping[str, int]) -> set[str]:
+        """Keys of all runs that were encoded behind a text.
+
+        Args:
+            begins: the row where the text begins, by the keys of the runs that hold it.
+        """
+        children: dict[str, list[Run]] = {}
         for run in self._runs.values():
-            children.setdefault(run.parent or "", []).append(run.key)
-        open_keys = list(keys)
-        while open_keys:
-            more = [key for key in children.get(open_keys.pop(), ()) if key not in found]
-            found.update(more)
-            open_keys += more
+            children.setdefault(run.parent or "", []).append(run)
+        found: set[str] = set()
+        left = dict(begins)
+        while left:
+            parent, row = left.popitem()
+            for run in children.get(parent, ()):
+                if run.parent_tokens > row and run.key not in found:
+                    found.add(run.key)
+                    left[run.key] = -1  # all of it stands behind the text
         return found
 
     def drop(self, key: str) -> None:

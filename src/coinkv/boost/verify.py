@@ -18,7 +18,7 @@ from coinkv.boost.result import ReuseSplit
 from coinkv.boost.stream import BoostStream
 from coinkv.errors import InputError
 from coinkv.model.backbone import Backbone
-from coinkv.model.chat import AnyPrompt, prompt_ids
+from coinkv.model.chat import AnyPrompt, prompt_ids, require_list
 from coinkv.model.clock import StageClock
 from coinkv.model.decode import Sampling
 from coinkv.repair.base import Strategy
@@ -109,10 +109,9 @@ class VerifyReport:
         """The report as JSON-ready facts, times in milliseconds."""
         facts = asdict(self)
         facts["full_ttft_ms"] = 1000 * facts.pop("full_ttft_seconds")
-        facts["strategies"] = [
-            {"ttft_ms": 1000 * each.pop("ttft_seconds"), **each, "safe": self.is_safe(report)}
-            for each, report in zip(facts["strategies"], self.strategies, strict=True)
-        ]
+        for each, report in zip(facts["strategies"], self.strategies, strict=True):
+            each["ttft_ms"] = 1000 * each.pop("ttft_seconds")
+            each["safe"] = self.is_safe(report)
         return {**facts, "tested": self.tested, "safe": self.safe, "verdict": self.verdict}
 
 
@@ -183,13 +182,14 @@ def _require(
 
 def _all_ids(backbone: Backbone, prompts: Sequence[AnyPrompt]) -> list[Ids]:
     """Every prompt's tokens, so that a bad one is refused before the long work begins."""
+    require_list(prompts)
     if not prompts:
         raise InputError("there is no prompt to verify", hint="give one or more")
     every = []
     for number, prompt in enumerate(prompts, 1):
         try:
             ids = prompt_ids(backbone, prompt)
-            backbone.require_room(len(ids), "it")
+            backbone.require_room(len(ids), "it", hint="shorten it")
         except InputError as error:
             raise InputError(error.what, where=f"prompt {number}", hint=error.hint) from error
         every.append(np.array(ids, np.int32))

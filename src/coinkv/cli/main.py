@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import sys
@@ -11,10 +12,23 @@ import typer
 from rich.text import Text
 
 from coinkv import __version__
-from coinkv.cli import ask, bench, build, check, demo, index, inspect, report, sweep
+from coinkv.cli import (
+    ask,
+    bench,
+    boost,
+    build,
+    check,
+    demo,
+    generate,
+    index,
+    inspect,
+    report,
+    sweep,
+)
 from coinkv.cli import eval as evaluation
 from coinkv.cli.output import console
 from coinkv.errors import CoinKVError
+from coinkv.model.allocator import keep_freed_memory
 
 app = typer.Typer(
     name="coinkv",
@@ -31,6 +45,8 @@ app.command("eval")(evaluation.eval_command)
 app.command("sweep")(sweep.sweep_command)
 app.command("report")(report.report_command)
 app.command("inspect")(inspect.inspect_command)
+app.command("generate")(generate.generate_command)
+app.add_typer(boost.app, name="boost")
 app.add_typer(index.app, name="index")
 app.add_typer(bench.app, name="bench")
 
@@ -57,6 +73,7 @@ def main() -> None:
     Exit codes: 0 done, 1 something failed (a broken index, a full disk), 2 bad input, 130
     interrupted.
     """
+    keep_freed_memory()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character is no error
@@ -77,6 +94,7 @@ def main() -> None:
             raise
         _fail_usage(error)
     if exit_code == 130:
+        gc.collect()  # torch aborts when tensors of an interrupted pass outlive the interpreter
         resumable = {"build": "build", "demo": "build", "sweep": "sweep"}
         work = next((resumable[name] for name in sys.argv[1:2] if name in resumable), None)
         goes_on = f"; the {work} goes on where it was when the same command is run again"

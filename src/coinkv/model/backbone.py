@@ -122,13 +122,15 @@ class Backbone:
                 for layer in layers:
                     layer.siblings[layer.name] = layer.plain
 
-    def require_room(self, tokens: int, what: str) -> None:
+    def require_room(
+        self, tokens: int, what: str, *, hint: str = "shorten it, or ask for fewer pieces"
+    ) -> None:
         """Raise InputError when `tokens` exceed the context window."""
         if tokens > self.context_length:
             raise InputError(
                 f"{what} needs {tokens} tokens, the context window of {self.name} holds "
                 f"{self.context_length}",
-                hint="shorten it, or ask for fewer pieces",
+                hint=hint,
             )
 
     def synchronize(self) -> None:

@@ -15,6 +15,16 @@ AnyPrompt = str | Sequence[int] | Sequence[Message]
 _MARK = "\u2402message {}\u2403"
 
 
+def require_list(prompts: object) -> None:
+    """Refuse one prompt where several are wanted: a text would be taken for its characters.
+
+    Raises:
+        InputError: it is a text.
+    """
+    if isinstance(prompts, str | bytes):
+        raise InputError("one text is given for a list of prompts", hint="give a list of prompts")
+
+
 def prompt_ids(backbone: Backbone, prompt: AnyPrompt) -> tuple[int, ...]:
     """Token ids of a prompt, with exactly one beginning-of-sequence token where the model has one.
 

@@ -40,6 +40,8 @@ class Sampling:
     first_line: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.max_tokens, int):
+            raise InputError(f"max_tokens is {self.max_tokens!r}", hint="use a whole number")
         if self.max_tokens < 0:
             raise InputError(f"max_tokens is {self.max_tokens}", hint="use 0 or more")
         if not 0 <= self.temperature < math.inf:

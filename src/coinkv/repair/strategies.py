@@ -15,6 +15,18 @@ from coinkv.repair.selective import Selective
 STRATEGIES: tuple[str, ...] = ("auto", "selective", "cacheblend", "epic", "none")
 
 
+def require_strategy(name: str) -> None:
+    """Refuse a strategy that does not exist.
+
+    Raises:
+        InputError: it is none of `STRATEGIES`.
+    """
+    if name not in STRATEGIES:
+        raise InputError(
+            f"no repair is called {name!r}", hint=f"use one of {', '.join(STRATEGIES)}"
+        )
+
+
 def strategy_named(name: str, backbone: Backbone) -> Strategy:
     """A strategy with its defaults.
 
@@ -25,11 +37,8 @@ def strategy_named(name: str, backbone: Backbone) -> Strategy:
     Raises:
         InputError: there is none of this name.
     """
-    plain: dict[str, Strategy] = {
-        each.name: each for each in (Selective(), CacheBlend(), Epic(), Nothing())
-    }
-    if name in plain:
-        return plain[name]
+    require_strategy(name)
     if name == Auto.name:
         return Auto(calibrated(backbone), backbone.shape.layers)
-    raise InputError(f"no repair is called {name!r}", hint=f"use one of {', '.join(STRATEGIES)}")
+    plain: tuple[Strategy, ...] = (Selective(), CacheBlend(), Epic(), Nothing())
+    return next(each for each in plain if each.name == name)

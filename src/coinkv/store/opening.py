@@ -60,6 +60,16 @@ def opened(path: Path, schema: str, version: int) -> sqlite3.Connection:
             return connection
 
 
+def problem_of(path: Path, schema: str, version: int) -> str | None:
+    """What makes a file unusable, so that opening would set it aside; None for a good one.
+
+    Raises:
+        StorageError: it cannot be read.
+    """
+    with errors_of(path):
+        return _problem(path, schema, version)
+
+
 def is_fixed(path: Path) -> bool:
     """Whether a file is there whose folder cannot be written."""
     return path.is_file() and not os.access(path.parent, os.W_OK)

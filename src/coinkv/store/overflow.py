@@ -16,6 +16,7 @@ from coinkv.store.base import BlockRead
 from coinkv.store.encoded import EncodedBlock
 from coinkv.store.eviction import Standing
 from coinkv.store.keeping import NewBlock, Stored, keep
+from coinkv.store.opening import ASIDE, errors_of
 from coinkv.store.reconcile import reconcile, unlink
 from coinkv.store.refusals import Refusals
 from coinkv.store.usage import NotedBlock, Usage
@@ -135,6 +136,16 @@ class Overflow:
         books.remove([key])
         unlink(books, self.disk, [key])
         return here
+
+    def purge(self) -> None:
+        """Remove the blocks of which nothing is known, and books that were set aside.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        reconcile(self._books(), self.disk, self.budget_bytes, grace_seconds=0.0)
+        with errors_of(self._path):
+            self._path.with_name(f"{self._path.name}{ASIDE}").unlink(missing_ok=True)
 
     def standings(self) -> dict[str, Standing]:
         """How all blocks stand."""

@@ -13,17 +13,23 @@ GRACE_SECONDS = 300.0
 """How long a block that was found without a row waits for its writer."""
 
 
-def reconcile(books: Usage, disk: BlockStore, budget_bytes: int | None) -> None:
+def reconcile(
+    books: Usage,
+    disk: BlockStore,
+    budget_bytes: int | None,
+    grace_seconds: float = GRACE_SECONDS,
+) -> None:
     """Make the rows the files, and both fit the budget.
 
     Rows without a file go, and bytes become the files'. A file without a row is entered without a
     note, so that it counts: another process may be about to enter it with one. Where none did so
-    for `GRACE_SECONDS`, its writer died, nobody knows what it is good for, and it goes.
+    for the time of grace, its writer died, nobody knows what it is good for, and it goes.
 
     Args:
         books: on those files.
         disk: the files; temporary ones of dead writers are removed.
         budget_bytes: None for no bound.
+        grace_seconds: how long such a file waits for its writer.
 
     Raises:
         StorageError: the disk refuses.
@@ -31,7 +37,7 @@ def reconcile(books: Usage, disk: BlockStore, budget_bytes: int | None) -> None:
     disk.sweep()
     with books.writing():
         _enter_files(books, disk)
-        goes = books.without_note(GRACE_SECONDS)
+        goes = books.without_note(grace_seconds)
         books.remove(goes)
         if budget_bytes is not None:
             more = victims(books.standings(), books.total_bytes() - budget_bytes)

@@ -56,8 +56,9 @@ class Tiers(BlockStore):
         fsync: bool = False,
     ) -> None:
         for budget in (memory_budget_bytes, disk_budget_bytes or 0):
-            if budget < 0:
-                raise InputError(f"a budget of {budget} bytes", hint="give 0 or more")
+            if not isinstance(budget, int) or budget < 0:
+                hint = "give a number of bytes, 0 or more, such as 2_000_000_000"
+                raise InputError(f"a budget of {budget!r} bytes", hint=hint)
         if folder is not None and folder.exists() and not folder.is_dir():
             raise InputError("this is a file", where=folder, hint="name a folder for the disk tier")
         self.codec = codec
@@ -143,6 +144,15 @@ class Tiers(BlockStore):
         with self._lock:
             self._journal.went(key)
         return (self._disk is not None and self._disk.delete(key)) or here
+
+    def purge(self) -> None:
+        """Remove what the folder holds and nobody can find: nameless blocks, books set aside.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        if self._disk is not None:
+            self._disk.purge()
 
     def keys(self) -> Iterator[str]:
         """The keys of all blocks in any tier, in order.

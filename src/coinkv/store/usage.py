@@ -12,6 +12,7 @@ from pathlib import Path
 from coinkv.store.database import Database
 from coinkv.store.eviction import Standing
 from coinkv.store.layout import checksum
+from coinkv.store.opening import problem_of
 
 SCHEMA_VERSION = 1
 
@@ -68,6 +69,15 @@ class Usage:
         self._database = Database(path, _SCHEMA, SCHEMA_VERSION)
         self._used: dict[str, tuple[int, float]] = {}
         self._counting = threading.Lock()  # a hit must not wait for another process's transaction
+
+    @staticmethod
+    def problem(path: Path) -> str | None:
+        """What makes such a file unusable; None for a good one. Nothing is changed.
+
+        Raises:
+            StorageError: the file cannot be read.
+        """
+        return problem_of(path, _SCHEMA, SCHEMA_VERSION)
 
     @property
     def openings(self) -> int:
