@@ -11,7 +11,7 @@ DEFAULT_MODEL = "smollm2-135m-instruct"
 DEFAULT_EMBEDDER = "all-minilm-l6-v2"
 CHUNK_TOKENS = 512
 """Most tokens of a chunk, title header included (paper arXiv 2608.07458, section 4.1)."""
-BOOST_CHUNK_TOKENS = 64
+BOOST_CHUNK_TOKENS = 32
 """Tokens of a chunk of any prompt, about (measured in docs/decisions.md)."""
 DEFAULT_K_CHUNKS = 5
 DEFAULT_K_NUGGETS = 10

@@ -19,7 +19,7 @@ class Epic(Strategy):
         tokens: how many of each chunk.
     """
 
-    tokens: int = 16
+    tokens: int = 8
 
     name = "epic"
 
