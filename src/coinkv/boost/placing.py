@@ -1,4 +1,4 @@
-"""Placing: a plan's KV put where it belongs, the rest computed in one pass."""
+"""Placing: a plan's KV put where it belongs, and the rest computed."""
 
 from __future__ import annotations
 
