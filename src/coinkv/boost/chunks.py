@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from coinkv.boost.keys import Ids
 from coinkv.errors import InputError
 
 Boundaries = Literal["content", "fixed", "adaptive"]
@@ -21,8 +22,6 @@ _AROUND = 4
 """Tokens on either side of a cut that its hash is made of."""
 _SENTENCE_ENDS = (".", "!", "?", ";", "\u3002", "\uff01", "\uff1f")
 _WORD_STARTS = (" ", "\u0120", "\u2581", "\n", "\t", "\u010a")  # also as vocabularies spell them
-
-Ids = npt.NDArray[np.int32]
 
 
 class Vocabulary:

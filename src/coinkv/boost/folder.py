@@ -12,9 +12,8 @@ from coinkv.boost.runs import Run
 from coinkv.errors import InputError, StorageError
 from coinkv.store.disk import DiskStore
 from coinkv.store.eviction import Standing
+from coinkv.store.overflow import BLOCKS, BOOKS
 from coinkv.store.usage import Usage
-
-_BOOKS, _BLOCKS = "usage.sqlite", "blocks"
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ def require_cache(folder: Path) -> None:
     Raises:
         InputError: it holds no books.
     """
-    if not (folder / _BOOKS).is_file():
+    if not (folder / BOOKS).is_file():
         raise InputError(
             "no reuse cache in this folder",
             where=folder,
@@ -90,16 +89,16 @@ def folder_stats(folder: Path) -> FolderStats:
         StorageError: its books cannot be read, or used. Nothing is changed.
     """
     require_cache(folder)
-    problem = Usage.problem(folder / _BOOKS)
+    problem = Usage.problem(folder / BOOKS)
     if problem is not None:
         raise StorageError(
             f"its books cannot be used: {problem}",
-            where=folder / _BOOKS,
+            where=folder / BOOKS,
             hint="the next command that fills the folder begins them anew",
         )
-    disk = DiskStore(folder / _BLOCKS)
+    disk = DiskStore(folder / BLOCKS)
     sizes = {key: disk.size_bytes(key) for key in list(disk.keys())}
-    with closing(Usage(folder / _BOOKS)) as books:
+    with closing(Usage(folder / BOOKS)) as books:
         standings, noted = books.standings(), books.noted_after(0)
     runs = [run for row in noted if (run := Run.from_note(row.key, row.note)) is not None]
     known = [(run, standings[run.key]) for run in runs if run.key in standings]

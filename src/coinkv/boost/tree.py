@@ -169,9 +169,9 @@ class RunTree:
 
 
 def _longest(runs: dict[str, Run], ids: Ids) -> Stretch | None:
-    best = max(runs.values(), key=lambda run: (_equal(run.ids, ids), run.key), default=None)
-    length = 0 if best is None else _equal(best.ids, ids)
-    return Stretch(best, 0, length) if best is not None and length else None
+    equal = {key: _equal(run.ids, ids) for key, run in runs.items()}
+    best = max(equal, key=lambda key: (equal[key], key), default="")
+    return Stretch(runs[best], 0, equal[best]) if equal.get(best) else None
 
 
 def _equal(first: Ids, second: Ids) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import ClassVar
 
 import torch
@@ -28,6 +29,12 @@ class Moved:
 
     def __len__(self) -> int:
         return self.end - self.start
+
+    @property
+    def chunk_lengths(self) -> tuple[int, ...]:
+        """Tokens from one chunk's beginning to the next one's, all of the part."""
+        edges = (self.start, *self.chunks, self.end)
+        return tuple(end - start for start, end in pairwise(edges))
 
 
 @dataclass(frozen=True)

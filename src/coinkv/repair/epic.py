@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 from coinkv.errors import InputError
-from coinkv.repair.base import Moved, Repair, Strategy, ranges
+from coinkv.repair.base import Moved, Repair, Strategy
+from coinkv.repair.head import heads
 
 
 @dataclass(frozen=True)
@@ -29,12 +32,5 @@ class Epic(Strategy):
 
     def repair(self, moved: Sequence[Moved], others: int, context: int) -> Repair:
         """See `Strategy.repair`."""
-        spans = []
-        for part in moved:
-            starts = (part.start, *part.chunks)
-            ends = (*part.chunks, part.end)
-            spans += [
-                (start, min(end, start + self.tokens))
-                for start, end in zip(starts, ends, strict=True)
-            ]
-        return Repair(ranges(spans))
+        chosen = [part.start + heads(part.chunk_lengths, self.tokens) for part in moved]
+        return Repair(torch.cat(chosen))

@@ -22,6 +22,8 @@ from coinkv.store.refusals import Refusals
 from coinkv.store.usage import NotedBlock, Usage
 from coinkv.store.whole import WholeDiskStore
 
+BOOKS, BLOCKS = "usage.sqlite", "blocks"
+"""Names in the folder of a cache: of the books, and of the folder of block files."""
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
@@ -57,9 +59,9 @@ class Overflow:
         self.refusals = Refusals()
         self.evictions = 0
         self.damaged = 0
-        self.disk = WholeDiskStore(folder / "blocks", fsync=fsync, codec=codec)
+        self.disk = WholeDiskStore(folder / BLOCKS, fsync=fsync, codec=codec)
         self._codec = codec_named(codec)
-        self._path = folder / "usage.sqlite"
+        self._path = folder / BOOKS
         self._usage: Usage | None = None
         self._reconciled = 0  # which opening of the books was reconciled last
         self._told: tuple[int, int] | None = None

@@ -24,7 +24,6 @@ class PromptModel:
         dtype: what it computes in, as options name it.
         context_length: most tokens of a prompt and its answer.
         end_token_ids: tokens that end an answer.
-        end_token_ids: tokens that end an answer.
         render: a user's message to the whole prompt, with exactly one beginning-of-sequence token
             where the tokenizer uses one.
         count_tokens: tokens of a text in which special tokens mean what they spell.
