@@ -76,3 +76,31 @@ class StorageError(CoinKVError):
 
 class CorruptBlockError(CoinKVError):
     """A stored block is damaged; it can be recomputed from its text."""
+
+
+class BusyError(CoinKVError):
+    """The server has as much to do as it will take on (HTTP 429).
+
+    Args:
+        what: what was wrong.
+        retry_after_seconds: when to try again.
+    """
+
+    def __init__(self, what: str, *, retry_after_seconds: float) -> None:
+        super().__init__(what, hint=f"try again in {retry_after_seconds:.0f} s")
+        self.retry_after_seconds = retry_after_seconds
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_busy, (self.what, self.retry_after_seconds))
+
+
+def _busy(what: str, retry_after_seconds: float) -> BusyError:
+    return BusyError(what, retry_after_seconds=retry_after_seconds)
+
+
+class DeadlineError(CoinKVError):
+    """A request was not done in the time it had (HTTP 504)."""
+
+
+class NotReadyError(CoinKVError):
+    """What was asked for does not exist yet, or no longer: a first build, a shutdown (HTTP 503)."""

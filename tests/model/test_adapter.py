@@ -201,7 +201,7 @@ def test_loading_the_same_adapter_again_loads_nothing(backbone, saved, folder):
     views = [first, adapted(backbone, folder), adapted(backbone, str(saved))]
     assert [backbone.adapters[view.adapter] is layers for view in views] == [True] * 3
     assert len({view.fingerprint for view in views}) == 1
-    assert all(view.model is backbone.model and view.lock is backbone.lock for view in views)
+    assert all(view.model is backbone.model and view.turns is backbone.turns for view in views)
 
 
 def test_the_name_says_both_and_the_fingerprint_follows_the_content(backbone, folder):

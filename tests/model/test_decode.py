@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 import coinkv.model.decode as decoding
 from coinkv.errors import InputError
-from coinkv.model.decode import Sampling, decode
+from coinkv.model.decode import Sampling, _TextWriter, decode
 from coinkv.model.fill import LiveCache, fill
 from coinkv.model.load import load
 from tiny_models import VOCABULARY
@@ -337,3 +338,12 @@ def test_values_out_of_range_are_input_errors(values, message):
 def test_the_largest_seed_works(tiny_backbone):
     sampling = Sampling(max_tokens=2, temperature=1.0, seed=2**64 - 1)
     assert len(answer(tiny_backbone("llama"), sampling)) == 2
+
+
+def test_white_space_around_a_trimmed_text_is_left_out():
+    texts = ["\n", " ", " In", " 1843", " \n", "by", " ", "\n"]
+    vocabulary = SimpleNamespace(detokenize=lambda ids: "".join(texts[each] for each in ids))
+    writer = _TextWriter(vocabulary, Sampling(trimmed=True))
+    given = [writer.add(token) for token in range(len(texts))]
+    assert given == ["", "", "In", " 1843", "", " \nby", "", ""]
+    assert writer.rest() == ""

@@ -110,19 +110,6 @@ def test_the_pieces_of_a_stream_joined_are_the_answer(index, seed):
     assert "".join(pieces) == stream.answer.text
 
 
-def test_white_space_around_an_answer_is_left_out_of_the_stream_too(index, monkeypatch):
-    from coinkv.model.decode import Piece
-    from coinkv.rag import ask
-
-    texts = ["\n", " ", " In", " 1843", " \n", "by", " ", "\n"]
-    pieces = [Piece(text, 7) for text in texts] + [Piece("", None, "stop")]
-    monkeypatch.setattr(ask, "decode", lambda *_: iter(pieces))
-    stream = CoinRAG(index).stream(QUESTIONS[0])
-    assert list(stream) == ["In", " 1843", " \nby"]
-    assert stream.answer.text == "In 1843 \nby"
-    assert (stream.answer.answer_tokens, stream.answer.finish_reason) == (8, "stop")
-
-
 def test_sampling_options_arrive(index):
     asker = CoinRAG(index, sampling=Sampling(20))
     greedy = asker.ask(QUESTIONS[0])

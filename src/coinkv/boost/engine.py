@@ -18,7 +18,7 @@ from coinkv.boost.keys import Ids, salted
 from coinkv.boost.plan import Reuse, require_reuse
 from coinkv.boost.prefill import FirstToken, Prefiller
 from coinkv.boost.result import BoostResult, PlanSummary, ReuseSplit, WarmReport
-from coinkv.boost.stream import BoostStream, decoded_together
+from coinkv.boost.stream import BoostStream, decoded_together, result_of
 from coinkv.boost.verify import (
     LEAST_ANSWERS,
     LEAST_TOP1,
@@ -34,6 +34,7 @@ from coinkv.model.backbone import Backbone
 from coinkv.model.chat import AnyPrompt, prompt_ids, require_list
 from coinkv.model.clock import StageClock
 from coinkv.model.decode import Sampling
+from coinkv.model.decode_batch import Decoded
 from coinkv.model.load import load
 from coinkv.repair.base import Strategy
 from coinkv.repair.nothing import Nothing
@@ -296,6 +297,25 @@ class KVBoost:
     def keep(self, first: FirstToken) -> int:
         """Keep the new KV of a prompt that `first_token` computed; returns the tokens kept."""
         return self._prefiller.keep(first)
+
+    def complete(self, first: FirstToken, decoded: Decoded, decode_seconds: float) -> BoostResult:
+        """Keep the KV of a prompt that `first_token` computed and somebody decoded.
+
+        Args:
+            first: the prompt; its cache holds the KV of all tokens of the answer that may be kept.
+            decoded: the answer, as far as it came.
+            decode_seconds: from the first token's logits to the end.
+        """
+        started = time.perf_counter()
+        kept = self._prefiller.keep(first, decoded.token_ids)
+        return result_of(
+            self._prefiller,
+            first,
+            decoded,
+            decode_seconds=decode_seconds,
+            keep_seconds=time.perf_counter() - started,
+            kept_tokens=kept,
+        )
 
     def warm(self, prompt: AnyPrompt) -> WarmReport:
         """Compute the KV of a text and keep it, for prompts that will hold it.

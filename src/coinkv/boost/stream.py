@@ -9,7 +9,7 @@ from coinkv.boost.prefill import FirstToken, Prefiller
 from coinkv.boost.result import BoostResult
 from coinkv.errors import InputError
 from coinkv.model.decode import FinishReason, Sampling, decode
-from coinkv.model.decode_batch import decode_batch
+from coinkv.model.decode_batch import Decoded, decode_batch
 from coinkv.model.work import flops
 
 
@@ -69,16 +69,14 @@ class BoostStream:
                 if piece.text:
                     yield piece.text
         finally:
-            decoded = time.perf_counter()
+            ended = time.perf_counter()
             kept = self._prefiller.keep(first, token_ids)
-        self._result = _result_of(
+        self._result = result_of(
             self._prefiller,
             first,
-            text="".join(texts),
-            token_ids=tuple(token_ids),
-            finish_reason=reason,
-            decode_seconds=decoded - started,
-            keep_seconds=time.perf_counter() - decoded,
+            Decoded("".join(texts), tuple(token_ids), reason),
+            decode_seconds=ended - started,
+            keep_seconds=time.perf_counter() - ended,
             kept_tokens=kept,
         )
 
@@ -99,12 +97,10 @@ def decoded_together(
     decoded = decode_batch(prefiller.backbone, live, logits, sampling)
     seconds = time.perf_counter() - started
     return [
-        _result_of(
+        result_of(
             prefiller,
             first,
-            text=one.text,
-            token_ids=one.token_ids,
-            finish_reason=one.finish_reason,
+            one,
             decode_seconds=seconds,
             keep_seconds=0.0,
             kept_tokens=tokens,
@@ -113,22 +109,21 @@ def decoded_together(
     ]
 
 
-def _result_of(
+def result_of(
     prefiller: Prefiller,
     first: FirstToken,
+    decoded: Decoded,
     *,
-    text: str,
-    token_ids: tuple[int, ...],
-    finish_reason: FinishReason,
     decode_seconds: float,
     keep_seconds: float,
     kept_tokens: int,
 ) -> BoostResult:
+    """The result of a prompt that was prefilled, decoded and kept."""
     work = first.work
     return BoostResult(
-        text=text,
-        token_ids=token_ids,
-        finish_reason=finish_reason,
+        text=decoded.text,
+        token_ids=decoded.token_ids,
+        finish_reason=decoded.finish_reason,
         prompt_tokens=len(first.intent.plan.ids),
         reuse=first.placed.split,
         repair=first.intent.strategy,

@@ -94,7 +94,7 @@ def adapted(backbone: Backbone, folder: str | Path) -> Backbone:
             where=path,
             hint="load the model it was trained on, in the same dtype",
         )
-    with backbone.lock:
+    with backbone.turns.turn():
         if lora.digest not in backbone.adapters:
             backbone.adapters[lora.digest] = adapted_layers(backbone, lora)
     facts = f"{backbone.fingerprint} adapter {lora.digest}"

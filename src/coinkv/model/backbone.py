@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ import torch
 from coinkv.errors import InputError
 from coinkv.kv.block import KVShape
 from coinkv.kv.rope import Rope
+from coinkv.model.turns import Turns
 from coinkv.tokens import Tokenized
 
 
@@ -57,7 +57,9 @@ class Backbone:
         cache_argument: the name under which this model's forward takes its cache.
         keeps_logits: the forward takes `logits_to_keep`.
         threads: CPU threads of a forward pass, as set in torch when the model was loaded.
-        lock: held during a forward pass: two passes at once would fight for the same cores.
+        turns: who may make the next forward pass: two at once would fight for the same cores.
+        pass_tokens: most tokens of a forward pass; None: no limit. Smaller passes let others take
+            their turn in between, at a small price.
         adapter: the one of `adapters` its forward passes run with; None runs the model as it is.
         adapters: what was loaded by `coinkv.model.adapter.adapted`, shared by all views of a model.
     """
@@ -74,7 +76,8 @@ class Backbone:
     cache_argument: str
     keeps_logits: bool
     threads: int = field(default_factory=torch.get_num_threads)
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    turns: Turns = field(default_factory=Turns)
+    pass_tokens: int | None = None
     adapter: str | None = None
     adapters: dict[str, tuple[AdaptedLayer, ...]] = field(default_factory=dict)
 
@@ -103,14 +106,17 @@ class Backbone:
         return text
 
     @contextmanager
-    def computing(self) -> Iterator[None]:
+    def computing(self, tokens: int = 1) -> Iterator[None]:
         """Around every forward pass: alone on the cores, on all threads, without gradient.
 
         An adapter's layers stand in the model only inside, so every other view of the model
         computes with the very layers that were loaded.
+
+        Args:
+            tokens: how many the pass computes.
         """
         layers = self.adapters[self.adapter] if self.adapter is not None else ()
-        with self.lock, torch.no_grad():
+        with self.turns.turn(tokens), torch.no_grad():
             # a Python thread that began while another computed on one thread would stay with one
             if torch.get_num_threads() != self.threads:
                 torch.set_num_threads(self.threads)

@@ -27,6 +27,7 @@ class Sampling:
         stop: an answer ends before the one of these strings that is complete first.
         first_line: an answer ends with its first line that is not blank.
         seed: makes sampling repeatable; 0 or more, in 64 bits.
+        trimmed: white space around the answer is left out.
 
     Raises:
         InputError: a value is out of range.
@@ -38,6 +39,7 @@ class Sampling:
     stop: tuple[str, ...] = ()
     seed: int | None = None
     first_line: bool = False
+    trimmed: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.max_tokens, int):
@@ -167,7 +169,7 @@ class _TextWriter:
 
     def __init__(self, backbone: Backbone, sampling: Sampling) -> None:
         self._backbone, self._stop = backbone, sampling.stop
-        self._first_line = sampling.first_line
+        self._first_line, self._trimmed = sampling.first_line, sampling.trimmed
         self._token_ids: list[int] = []
         self._text = ""
         self._given = 0
@@ -190,6 +192,10 @@ class _TextWriter:
         return self._give(len(self._text))
 
     def _give(self, end: int) -> str:
+        if self._trimmed:  # white space may be the answer's end
+            end = len(self._text[:end].rstrip())
+            begin = len(self._text) - len(self._text.lstrip())
+            self._given = max(self._given, min(begin, end))
         text = self._text[self._given : end]
         self._given = max(self._given, end)
         return text

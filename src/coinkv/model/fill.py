@@ -174,31 +174,71 @@ def fill(
     if narrowing is not None and logits == "all":
         raise InputError("a narrowed pass gives the last token's logits only")
     live = live.to("cpu", torch.int64)
+    if narrowing is None and _is_long(backbone, live):
+        return _in_passes(backbone, cache, token_ids, live, logits, embeddings or {})
     slots = cache.slots_for(live)
-    length = max(cache.length, int(slots.max()) + 1)
-    positions = cache._positions[:length].clone()
+    held = max(cache.length, int(slots.max()) + 1)
+    positions = cache._positions[:held].clone()
     positions[slots] = live
+    # slots behind all that is visible are left out: they may be reserved, and hold anything
+    length = int((positions <= live.max()).nonzero().max()) + 1
     model = backbone.model.base_model if logits == "none" else backbone.model
     rows = LiveRows(slots)
     arguments: dict[str, Any] = {
         "position_ids": live.to(backbone.device)[None],
-        "attention_mask": _mask(backbone, positions, live, slots, always=narrowing is not None),
+        "attention_mask": _mask(
+            backbone, positions[:length], live, slots, always=narrowing is not None
+        ),
         backbone.cache_argument: _SlotCache(cache, rows, length, narrowing),
         "use_cache": True,
     }
     if logits == "last" and backbone.keeps_logits:
         arguments["logits_to_keep"] = 1
     layers = decoder_layers(backbone.model, backbone.name) if narrowing is not None else None
-    with backbone.computing():
+    with backbone.computing(len(live)):
         arguments |= _input(backbone, token_ids, embeddings or {})
         with narrowed(layers, rows) if layers is not None else nullcontext():
             output = model(**arguments)
-    cache._positions[:length] = positions
-    cache.length = length
+    cache._positions[:held] = positions
+    cache.length = held
     if logits == "none":
         return None
     result: torch.Tensor = output.logits[0].float()
     return result[-1:] if logits == "last" else result
+
+
+def _is_long(backbone: Backbone, live: torch.Tensor) -> bool:
+    """Whether tokens are too many for one pass, and in an order in which they can go in several."""
+    limit = backbone.pass_tokens
+    return limit is not None and len(live) > limit and bool((live[1:] > live[:-1]).all())
+
+
+def _in_passes(
+    backbone: Backbone,
+    cache: LiveCache,
+    token_ids: Sequence[int],
+    live: torch.Tensor,
+    logits: Literal["last", "all", "none"],
+    embeddings: dict[int, torch.Tensor],
+) -> torch.Tensor | None:
+    """The same as one pass: in the order of positions nobody needs what a later pass computes."""
+    count = -(-len(live) // (backbone.pass_tokens or len(live)))
+    rows = []
+    for part in torch.arange(len(live)).tensor_split(count):
+        start, end = int(part[0]), int(part[-1]) + 1
+        wanted = logits if end == len(live) or logits == "all" else "none"
+        here = {at - start: row for at, row in embeddings.items() if start <= at < end}
+        rows.append(
+            fill(
+                backbone,
+                cache,
+                token_ids[start:end],
+                live[start:end],
+                logits=wanted,
+                embeddings=here,
+            )
+        )
+    return torch.cat([row for row in rows if row is not None]) if logits != "none" else None
 
 
 def _input(
@@ -217,7 +257,7 @@ def plain_prefill(backbone: Backbone, token_ids: Sequence[int]) -> None:
     """What transformers does by itself with a prompt: the yardstick that encoding is timed by."""
     ids = torch.as_tensor(token_ids, device=backbone.device)[None]
     keep = {"logits_to_keep": 1} if backbone.keeps_logits else {}
-    with backbone.computing():
+    with backbone.computing(len(token_ids)):
         backbone.model(input_ids=ids, use_cache=True, **keep)
 
 

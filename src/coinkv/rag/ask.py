@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -16,10 +16,11 @@ from coinkv.methods.registry import method_named
 from coinkv.model.backbone import Backbone
 from coinkv.model.clock import StageClock
 from coinkv.model.decode import FinishReason, Sampling, decode
+from coinkv.model.decode_batch import Decoded
 from coinkv.model.fill import fill
 from coinkv.model.work import Work, flops
 from coinkv.rag.adapters import AdapterScope, adapted_bench
-from coinkv.rag.answer import Answer
+from coinkv.rag.answer import Answer, Evidence
 from coinkv.rag.evidence import evidence_of, in_context
 from coinkv.rag.index import Index
 from coinkv.retrieval.two_stage import Retrieval, retrieve, retrieve_nuggets
@@ -143,6 +144,40 @@ class CoinRAG:
         work = context.cache.work
         return FirstToken(context, context.len_tokens, suffix, logits, found, clock, work)
 
+    def evidence(self, first: FirstToken) -> tuple[Evidence, ...]:
+        """What stands in the context of a question, best first."""
+        unit = self.method.unit
+        found = in_context(first.retrieval, first.context.pieces, unit)
+        return evidence_of(self.index.catalogue, found, unit)
+
+    def complete(self, first: FirstToken, decoded: Decoded, decode_seconds: float) -> Answer:
+        """The answer to a question that `first_token` began and somebody decoded.
+
+        Args:
+            first: the question.
+            decoded: the answer's text and tokens.
+            decode_seconds: from the first token's logits to the end.
+        """
+        counts = first.context.counts
+        return Answer(
+            text=decoded.text,
+            method=self.method.name,
+            evidence=self.evidence(first),
+            len_tokens=first.context_tokens,
+            suffix_tokens=len(first.suffix_ids),
+            ttft_seconds=first.clock.total_seconds,
+            stages_seconds=dict(first.clock.stages_seconds),
+            answer_tokens=decoded.tokens,
+            decode_seconds=decode_seconds,
+            finish_reason=decoded.finish_reason,
+            bytes_read=counts.bytes_read,
+            page_bytes=counts.page_bytes,
+            blocks_missing=counts.missing,
+            blocks_damaged=counts.damaged,
+            layer_tokens=first.work.layer_tokens,
+            flops=flops(self.bench.backbone, first.work),
+        )
+
 
 def _prefilled(backbone: Backbone, context: Context, suffix: tuple[int, ...]) -> torch.Tensor:
     """Compute what is live in the context and the question behind it, in one pass."""
@@ -193,46 +228,21 @@ class AnswerStream:
         return self._pieces
 
     def _decoded(self) -> Iterator[str]:
-        first, backbone = self._first, self._asker.bench.backbone
+        first, asker = self._first, self._asker
         started = time.perf_counter()
         texts: list[str] = []
-        held = ""
-        tokens = 0
+        token_ids: list[int] = []
         reason: FinishReason = "length"
-        for piece in decode(backbone, first.context.cache, first.logits, self._sampling):
-            tokens += piece.token_id is not None
+        sampling = replace(self._sampling, trimmed=True)
+        for piece in decode(asker.bench.backbone, first.context.cache, first.logits, sampling):
+            token_ids += [] if piece.token_id is None else [piece.token_id]
             reason = piece.finish_reason or reason
-            held += piece.text
-            certain = held.rstrip()  # white space may be the answer's end
-            held = held[len(certain) :] if texts or certain else ""
-            certain = certain if texts else certain.lstrip()
-            if certain:
-                texts.append(certain)
-                yield certain
+            texts.append(piece.text)
+            if piece.text:
+                yield piece.text
         seconds = time.perf_counter() - started
-        self._answer = self._complete("".join(texts), tokens, seconds, reason)
-
-    def _complete(self, text: str, tokens: int, seconds: float, reason: FinishReason) -> Answer:
-        first, asker = self._first, self._asker
-        counts, unit = first.context.counts, asker.method.unit
-        found = in_context(first.retrieval, first.context.pieces, unit)
-        return Answer(
-            text=text,
-            method=asker.method.name,
-            evidence=evidence_of(asker.index.catalogue, found, unit),
-            len_tokens=first.context_tokens,
-            suffix_tokens=len(first.suffix_ids),
-            ttft_seconds=first.clock.total_seconds,
-            stages_seconds=dict(first.clock.stages_seconds),
-            answer_tokens=tokens,
-            decode_seconds=seconds,
-            finish_reason=reason,
-            bytes_read=counts.bytes_read,
-            page_bytes=counts.page_bytes,
-            blocks_missing=counts.missing,
-            blocks_damaged=counts.damaged,
-            layer_tokens=first.work.layer_tokens,
-            flops=flops(asker.bench.backbone, first.work),
+        self._answer = asker.complete(
+            first, Decoded("".join(texts), tuple(token_ids), reason), seconds
         )
 
 

@@ -1,0 +1,1 @@
+"""The server: an OpenAI-compatible API, a documents API and a page, over one scheduler."""

@@ -1,0 +1,1 @@
+"""The scheduler: many requests share one model, pass by pass."""
