@@ -46,6 +46,10 @@ class InputError(CoinKVError):
     exit_code = 2
 
 
+class ContextLengthError(InputError):
+    """A prompt, with the room for its answer, is longer than the model's context."""
+
+
 class DocumentError(InputError):
     """A document cannot be read as text."""
 

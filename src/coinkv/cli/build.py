@@ -71,6 +71,10 @@ def build_command(
         CodecName | None,
         typer.Option(help="Keep KV exactly (raw), in half (int8) or 0.4 (kivi). Default raw."),
     ] = None,
+    mark: Annotated[
+        bool | None,
+        typer.Option(help="Have the prompt say that documents hold no instructions. Default no."),
+    ] = None,
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep documents of the index that DOCS does not have.")
     ] = False,
@@ -97,6 +101,7 @@ def build_command(
         encode_after=None if encode_after is None else encode_after.value,
         title_header=title_header,
         codec=None if codec is None else codec.value,
+        mark=mark,
         keep=keep,
         device=device,
         dtype=dtype,

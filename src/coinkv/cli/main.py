@@ -22,7 +22,9 @@ from coinkv.cli import (
     generate,
     index,
     inspect,
+    keys,
     report,
+    serve,
     sweep,
 )
 from coinkv.cli import eval as evaluation
@@ -46,8 +48,10 @@ app.command("sweep")(sweep.sweep_command)
 app.command("report")(report.report_command)
 app.command("inspect")(inspect.inspect_command)
 app.command("generate")(generate.generate_command)
+app.command("serve")(serve.serve_command)
 app.add_typer(boost.app, name="boost")
 app.add_typer(index.app, name="index")
+app.add_typer(keys.app, name="keys")
 app.add_typer(bench.app, name="bench")
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from coinkv.errors import InputError
+from coinkv.errors import ContextLengthError
 from coinkv.kv.block import KVShape
 from coinkv.kv.rope import Rope
 from coinkv.model.turns import Turns
@@ -131,9 +131,9 @@ class Backbone:
     def require_room(
         self, tokens: int, what: str, *, hint: str = "shorten it, or ask for fewer pieces"
     ) -> None:
-        """Raise InputError when `tokens` exceed the context window."""
+        """Raise ContextLengthError when `tokens` exceed the context window."""
         if tokens > self.context_length:
-            raise InputError(
+            raise ContextLengthError(
                 f"{what} needs {tokens} tokens, the context window of {self.name} holds "
                 f"{self.context_length}",
                 hint=hint,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +65,7 @@ class Index:
         model: str | Backbone | None = None,
         device: str | torch.device | None = None,
         dtype: str | torch.dtype | None = None,
+        embedder_named: Callable[[str], Embedder] | None = None,
     ) -> Index:
         """Open a finished index.
 
@@ -72,6 +74,7 @@ class Index:
             model: backbone, or its name; by default the one the index was built with.
             device: where to compute, by default the best there is.
             dtype: computing dtype, by default the one the index was built in; no other will do.
+            embedder_named: gives the index's embedder by its name; by default it is loaded.
 
         Raises:
             IndexNotFoundError: there is no finished index in the folder.
@@ -92,9 +95,9 @@ class Index:
                     dtype=dtype or settings.dtype,
                     max_context=settings.max_context,
                 )
-            prompt = build_prompt(backbone)
+            prompt = build_prompt(backbone, mark=settings.mark)
             settings.require_same_model(backbone, prompt.prefix_hash, str(folder))
-            embedder = load_embedder(settings.embedder)
+            embedder = (embedder_named or load_embedder)(settings.embedder)
             vectors.require_embedder(embedder.identity)
             blocks = chunk_blocks(folder, catalogue, settings, backbone, prompt)
             on_error.pop_all()

@@ -21,6 +21,9 @@ from coinkv.model.prompt import Prompt, build_prompt
 from coinkv.rag.settings import IndexSettings
 from coinkv.retrieval.embed import Embedder, load_embedder
 
+DEFAULT_MARK = False
+"""Whether new indexes have their evidence marked (measured in docs/decisions.md)."""
+
 
 @dataclass(frozen=True)
 class BuildOptions:
@@ -40,6 +43,8 @@ class BuildOptions:
         max_context: promise a shorter context, for models whose frequencies change beyond one.
         codec: what KV blocks are written in: `raw` (the default), `int8` or `kivi`. An index keeps
             the one it was built with.
+        mark: have the prompt say that evidence is quoted text and holds no instructions. An index
+            keeps it as it was built.
         tau: least similarity of a fuzzy match (paper arXiv 2608.07458, section 2.2).
     """
 
@@ -55,6 +60,7 @@ class BuildOptions:
     dtype: str | torch.dtype | None = None
     max_context: int | None = None
     codec: CodecName | None = None
+    mark: bool | None = None
     tau: float = 0.7
 
 
@@ -80,8 +86,8 @@ class BuildPlan:
 
         Raises:
             InputError: an option cannot be used, or there is no such model or embedder.
-            IndexMismatchError: the index belongs to another model or prompt, or is written in
-                another codec.
+            IndexMismatchError: the index belongs to another model or prompt, is written in another
+                codec, or has its evidence marked otherwise.
         """
         if not 0 <= options.tau <= 1:
             raise InputError(f"tau is {options.tau}", hint="use 0 to 1 (the paper takes 0.7)")
@@ -89,9 +95,12 @@ class BuildPlan:
             codec_named(options.codec)
             if old:
                 old.require_same_codec(options.codec, str(folder))
+        if options.mark is not None and old:
+            old.require_same_mark(options.mark, str(folder))
+        mark = options.mark if options.mark is not None else old.mark if old else DEFAULT_MARK
         backbone = _backbone(options, old)
-        prompt = build_prompt(backbone)
-        settings = _settings(options, old, backbone, prompt)
+        prompt = build_prompt(backbone, mark=mark)
+        settings = _settings(options, old, backbone, prompt, mark)
         if old:
             old.require_same_model(backbone, prompt.prefix_hash, str(folder))
         require_language(settings.language)
@@ -124,7 +133,11 @@ def _backbone(options: BuildOptions, old: IndexSettings | None) -> Backbone:
 
 
 def _settings(
-    options: BuildOptions, old: IndexSettings | None, backbone: Backbone, prompt: Prompt
+    options: BuildOptions,
+    old: IndexSettings | None,
+    backbone: Backbone,
+    prompt: Prompt,
+    mark: bool,
 ) -> IndexSettings:
     """The options given, else those of the index, else the defaults."""
 
@@ -148,6 +161,7 @@ def _settings(
         language=chosen("language", "en"),
         max_context=chosen("max_context", None),
         codec=chosen("codec", "raw"),
+        mark=mark,
     )
 
 

@@ -33,6 +33,7 @@ class IndexSettings:
         language: ISO 639-1 code of the documents, for the ends of sentences.
         max_context: the context length promised when the model was loaded, if any.
         codec: what KV blocks are written in; `raw` for indexes that do not say.
+        mark: the prompt marks evidence as quoted text; not so for indexes that do not say.
         format_version: version of the index folder.
     """
 
@@ -47,6 +48,7 @@ class IndexSettings:
     language: str = "en"
     max_context: int | None = None
     codec: CodecName = "raw"
+    mark: bool = False
     format_version: int = FORMAT_VERSION
 
     def block_key(self, content_hash: str) -> str:
@@ -108,6 +110,19 @@ class IndexSettings:
         if self.codec != codec:
             raise IndexMismatchError(
                 f"the index keeps its KV in the codec {self.codec}, not {codec}",
+                where=where,
+                hint="build it again into a new folder",
+            )
+
+    def require_same_mark(self, mark: bool, where: str) -> None:
+        """Refuse to change the prompt that the index's KV was encoded behind.
+
+        Raises:
+            IndexMismatchError: the index marks evidence and should not, or the other way round.
+        """
+        if self.mark != mark:
+            raise IndexMismatchError(
+                f"the index was built with evidence {'marked' if self.mark else 'unmarked'}",
                 where=where,
                 hint="build it again into a new folder",
             )

@@ -22,7 +22,9 @@ def _data_dir() -> Path:
 class ServeSettings(BaseSettings):
     """How a server is run. Every field is read from `COINKV_SERVE_<NAME>` where it is not given."""
 
-    model_config = SettingsConfigDict(env_prefix="COINKV_SERVE_", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="COINKV_SERVE_", extra="ignore", frozen=True, env_parse_none_str="none"
+    )
 
     host: str = Field("127.0.0.1", description="Address to listen on; loopback by default.")
     port: int = Field(8000, ge=0, le=65535, description="Port; 0 takes a free one.")
@@ -36,7 +38,9 @@ class ServeSettings(BaseSettings):
     model: str = Field(DEFAULT_MODEL, description="Backbone: hub name or folder.")
     device: str | None = Field(None, description="cpu, cuda or mps; by default the best there is.")
     dtype: str | None = Field(None, description="float32, float16 or bfloat16.")
-    max_context: int | None = Field(None, ge=1, description="Promise to stay within so many tokens.")
+    max_context: int | None = Field(
+        None, ge=1, description="Promise to stay within so many tokens."
+    )
     threads: int | None = Field(None, ge=1, description="CPU threads of a forward pass.")
     aliases: dict[str, str] = Field(
         default_factory=dict, description="Other names of models, as JSON: alias to name."

@@ -8,19 +8,21 @@ import json
 import os
 import random
 import re
-import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from coinkv.corpus.extract.base import Extractor
-from coinkv.errors import EndpointError, InputError, StorageError
+from coinkv.corpus.extract.kept import keep, kept_reply
+from coinkv.corpus.extract.replies import Reply, last_end, read_reply
+from coinkv.errors import EndpointError, InputError
 
 _PROMPT = """You mark the information nuggets of a passage.
 
@@ -34,8 +36,8 @@ translate or join separate spans.
 - If the passage states no fact, answer [].
 
 Answer with a JSON list of strings and nothing else."""
-_FENCE = re.compile(r"```\w*\s*\n(.*?)```", re.DOTALL)
-_THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
+_BYTES_OF_A_TOKEN = 3  # of most tokenizers in most languages; English has 4 and more
+_LIST_TOKENS = 256
 _LONGEST_BACKOFF_SECONDS = 60.0
 _LONGEST_RETRY_AFTER_SECONDS = 600.0
 _REFUSALS = {
@@ -48,10 +50,11 @@ _REFUSALS = {
 class LLMExtractor(Extractor):
     """Asks a chat model for verbatim spans (paper arXiv 2608.07458, section 2.2 and appendix C).
 
-    The question is not known, so nuggets are independent of it. Every well-formed answer is kept
-    on disk at once, one file a text, so an interrupted run pays for nothing twice. An answer that
-    is no list of strings counts as `counts["malformed"]`, is not kept, and `fallback` extracts that
-    text instead. `counts` also has `requests` (sent, retries included), `retries` and `cached`.
+    The question is not known, so nuggets are independent of it. Every usable answer is kept on disk
+    at once, one file a text, so an interrupted run pays for nothing twice. Behind the place where a
+    limit cut an answer off, and where an answer cannot be used, `fallback` extracts instead.
+    `counts` has `requests` (sent, retries included), `retries`, `cached`, `malformed` (unusable,
+    not kept), and once there are any, `mended` (usable, but no JSON list) and `cut_off`.
 
     Args:
         base_url: of an OpenAI-compatible endpoint; `/chat/completions` is added.
@@ -59,16 +62,19 @@ class LLMExtractor(Extractor):
         api_key: sent as a bearer token; by default `$OPENAI_API_KEY`, and none if that is unset.
         concurrency: most requests at a time.
         max_retries: further tries after status 429 or 5xx, a time-out or a lost connection.
-        timeout_seconds: for one request.
+        timeout_seconds: for one request; a small machine takes minutes for a long list.
         cache_dir: folder for the answers; may be shared by processes and extractors.
         fallback: extracts where the model's answer cannot be used.
         max_nuggets: most candidates of a text.
         max_words: most words of a candidate, as asked of the model.
+        max_tokens: most tokens of an answer, thoughts included; None: enough to copy the text.
         backoff_seconds: wait before the first retry; doubled for each further one, with jitter.
 
     Raises:
         InputError: `base_url` is no http(s) URL or holds a password, or a number is out of range.
     """
+
+    version = 2
 
     def __init__(
         self,
@@ -78,11 +84,12 @@ class LLMExtractor(Extractor):
         *,
         concurrency: int = 8,
         max_retries: int = 5,
-        timeout_seconds: float = 60.0,
+        timeout_seconds: float = 600.0,
         cache_dir: Path,
         fallback: Extractor,
         max_nuggets: int = 60,
         max_words: int = 40,
+        max_tokens: int | None = None,
         backoff_seconds: float = 0.5,
     ) -> None:
         if not re.match(r"https?://[^/\s@]+(/|\Z)", base_url):
@@ -95,8 +102,8 @@ class LLMExtractor(Extractor):
                 "concurrency, retries or seconds out of range",
                 hint="concurrency from 1, retries and backoff from 0, a time-out above 0",
             )
-        if max_nuggets < 1 or max_words < 1:
-            raise InputError("max_nuggets and max_words must be 1 or more")
+        if max_nuggets < 1 or max_words < 1 or (max_tokens is not None and max_tokens < 1):
+            raise InputError("max_nuggets, max_words and max_tokens must be 1 or more")
         self.base_url = base_url.rstrip("/")
         self.model = model
         self.concurrency = concurrency
@@ -105,6 +112,7 @@ class LLMExtractor(Extractor):
         self.cache_dir = Path(cache_dir)
         self.fallback = fallback
         self.max_nuggets = max_nuggets
+        self.max_tokens = max_tokens
         self.backoff_seconds = backoff_seconds
         self._prompt = _PROMPT.format(max_nuggets=max_nuggets, max_words=max_words)
         self._api_key = api_key or os.environ.get("OPENAI_API_KEY")
@@ -114,15 +122,17 @@ class LLMExtractor(Extractor):
     @property
     def identity(self) -> str:
         """Endpoint, model, prompt with its options, and fallback; never the key."""
-        return f"{self._asked}, fallback={self.fallback.identity})"
+        name = f"{type(self).__qualname__}/{self.version}"
+        return f"{name}({self._asked}, fallback={self.fallback.identity})"
 
     @property
     def _asked(self) -> str:
-        # What a kept answer depends on: another fallback must not make anyone pay again.
+        # What a kept answer depends on: another fallback, or a better reading of answers, must not
+        # make anyone pay again.
         prompt = hashlib.sha256(self._prompt.encode()).hexdigest()[:16]
+        limit = "" if self.max_tokens is None else f", max_tokens={self.max_tokens}"
         return (
-            f"{type(self).__qualname__}/{self.version}({self.base_url}, {self.model}, "
-            f"prompt={prompt}, max_nuggets={self.max_nuggets}"
+            f"{self.base_url}, {self.model}, prompt={prompt}, max_nuggets={self.max_nuggets}{limit}"
         )
 
     def extract(self, text: str) -> list[str]:
@@ -179,25 +189,37 @@ class LLMExtractor(Extractor):
     def _candidates(self, client: httpx.Client, text: str, stop: threading.Event) -> list[str]:
         if not text.strip():
             return []
-        name = hashlib.sha256(json.dumps([self._asked, text]).encode()).hexdigest()
+        kept_since = f"{type(self).__qualname__}/1({self._asked}"
+        name = hashlib.sha256(json.dumps([kept_since, text]).encode()).hexdigest()
         path = self.cache_dir / name[:2] / f"{name}.json"
-        kept = _kept(path)
-        if kept is not None:
+        reply = kept_reply(path)
+        if reply is not None:
             self._count("cached")
-            return kept
-        answer = _answer(self._ask(client, text, stop), self.base_url)
-        candidates = _parsed(answer)
-        if candidates is None:
+            return self._completed(reply, text)
+        content, cut_off = _said(self._ask(client, text, stop), self.base_url)
+        reply = read_reply(content, text, cut_off=cut_off)
+        if reply is None:
             self._count("malformed")
             return self.fallback.extract(text)
-        candidates = candidates[: self.max_nuggets]
-        _keep(path, candidates)
-        return candidates
+        if reply.mended:
+            self._count("mended")
+        reply = replace(reply, candidates=reply.candidates[: self.max_nuggets])
+        keep(path, reply)
+        return self._completed(reply, text)
+
+    def _completed(self, reply: Reply, text: str) -> list[str]:
+        """The reply's candidates, and the fallback's behind the place where it was cut off."""
+        if reply.whole:
+            return list(reply.candidates)
+        self._count("cut_off")
+        rest = text[last_end(reply.candidates, text) :]
+        return [*reply.candidates, *self.fallback.extract(rest)]
 
     def _ask(self, client: httpx.Client, text: str, stop: threading.Event) -> httpx.Response:
         body = {
             "model": self.model,
             "temperature": 0,
+            "max_tokens": self.max_tokens or _room(text),
             "messages": [
                 {"role": "system", "content": self._prompt},
                 {"role": "user", "content": f"Passage:\n{text}"},
@@ -224,7 +246,7 @@ class LLMExtractor(Extractor):
 
     def _count(self, name: str) -> None:
         with self._lock:
-            self.counts[name] += 1
+            self.counts[name] = self.counts.get(name, 0) + 1
 
 
 class _BusyError(Exception):
@@ -255,6 +277,11 @@ def _sent(client: httpx.Client, url: str, body: dict[str, Any]) -> httpx.Respons
     raise EndpointError(f"refused with status {status}", where=url, hint=hint)
 
 
+def _room(text: str) -> int:
+    """Tokens enough to copy a text into a JSON list: a model that repeats itself is ended there."""
+    return len(text.encode()) // _BYTES_OF_A_TOKEN + _LIST_TOKENS
+
+
 def _retry_after_seconds(value: str) -> float:
     """Seconds a `Retry-After` header asks for, given in seconds or as a date; 0 without one."""
     if re.fullmatch(r"\s*\d+(\.\d+)?\s*", value):
@@ -265,55 +292,12 @@ def _retry_after_seconds(value: str) -> float:
         return 0.0
 
 
-def _answer(response: httpx.Response, where: str) -> Any:
+def _said(response: httpx.Response, where: str) -> tuple[Any, bool]:
+    """The message's content, and whether a limit ended it."""
     try:
-        return response.json()["choices"][0]["message"]["content"]
-    except (ValueError, LookupError, TypeError) as error:
+        choice = response.json()["choices"][0]
+        return choice["message"]["content"], choice.get("finish_reason") == "length"
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise EndpointError(
             "does not answer like a chat completions endpoint", where=where, hint=_REFUSALS[404]
-        ) from error
-
-
-def _parsed(answer: Any) -> list[str] | None:
-    """The list of strings an answer holds, bare, fenced or alone in an object, else None."""
-    text = _THOUGHT.sub("", answer if isinstance(answer, str) else "").strip()
-    fenced = _FENCE.search(text)
-    try:
-        value = json.loads(fenced.group(1) if fenced else text)
-    except (ValueError, RecursionError):
-        return None
-    if isinstance(value, dict):
-        lists = [held for held in value.values() if isinstance(held, list)]
-        value = lists[0] if len(lists) == 1 else None
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        return None
-    return value
-
-
-def _kept(path: Path) -> list[str] | None:
-    try:
-        return _parsed(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, UnicodeDecodeError):
-        return None
-    except OSError as error:
-        raise StorageError(f"cannot be read ({error.strerror})", where=path) from error
-
-
-def _keep(path: Path, candidates: list[str]) -> None:
-    # Renaming makes the answer appear whole or not at all, whoever else writes it.
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(candidates, file)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise StorageError(
-            f"cannot be written ({error.strerror})", where=path, hint="free space or choose another"
         ) from error

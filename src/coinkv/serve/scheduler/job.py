@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -38,6 +39,7 @@ class Job(Caller):
         submitted: when it came, by `time.perf_counter`.
         outcome: how it left; None while it is wanted.
         begun: its prompt, once computed.
+        context: in which its client submitted it, so that log lines tell whose they are.
         going: its choices, by number, that are not at their end.
         decode_began: when its first token was chosen.
     """
@@ -52,6 +54,7 @@ class Job(Caller):
     ) -> None:
         self.client, self.order, self.ticket = client, order, ticket
         self.submitted = time.perf_counter()
+        self.context = contextvars.copy_context()
         self.outcome: Outcome | None = None
         self.begun: Begun | None = None
         self.going: dict[int, Choice] = {}

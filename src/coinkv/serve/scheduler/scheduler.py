@@ -208,8 +208,7 @@ class Scheduler:
     def _work(self) -> None:
         while (job := self._next()) is not None:
             try:
-                with calling(job):
-                    self._begin(job)
+                job.context.copy().run(self._begin, job)
             except NotWantedError:
                 self._release(job)
             except CoinKVError as error:
@@ -219,6 +218,10 @@ class Scheduler:
                 self._failed(job, CoinKVError("the server failed on this request"))
 
     def _begin(self, job: Job) -> None:
+        with calling(job):
+            self._computed(job)
+
+    def _computed(self, job: Job) -> None:
         job.require_wanted()
         queue_seconds = time.perf_counter() - job.submitted
         order = job.order
@@ -248,7 +251,7 @@ class Scheduler:
             self._ending.add(job)
         self._release(job, counted=False)
         try:
-            self._enders.submit(self._end, job, seconds)
+            self._enders.submit(job.context.copy().run, self._end, job, seconds)
         except RuntimeError:  # closed meanwhile
             self._forget(job)
 

@@ -1,0 +1,1 @@
+"""The routes: what clients send and get."""

@@ -1,0 +1,1 @@
+"""Shapes of bodies and replies, from which the OpenAPI document is made."""

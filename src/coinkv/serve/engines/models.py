@@ -1,0 +1,238 @@
+"""Models: the names that clients may use, and the tasks that stand behind them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coinkv.boost.engine import KVBoost
+from coinkv.boost.plan import Reuse
+from coinkv.errors import ModelNotFoundError
+from coinkv.model.backbone import Backbone
+from coinkv.model.chat import AnyPrompt, Message
+from coinkv.model.decode import Sampling
+from coinkv.repair.base import Strategy
+from coinkv.repair.strategies import strategy_named
+from coinkv.retrieval.embed import Embedder
+from coinkv.serve.engines.prompts import PromptTask
+from coinkv.serve.engines.questions import QuestionOptions, QuestionTask
+from coinkv.serve.library.library import Library
+from coinkv.serve.settings import ServeSettings
+from coinkv.store.tiers import Tiers
+
+INDEX_PREFIX = "coinrag/"
+"""Names of indexes begin with it: the model `coinrag/law` answers over the index `law`."""
+
+ModelKind = Literal["backbone", "coinrag", "embedder"]
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """A name that clients may use.
+
+    Attributes:
+        id: the name.
+        kind: what stands behind it.
+        created: Unix time since when.
+        index: the index that it answers over.
+    """
+
+    id: str
+    kind: ModelKind
+    created: int
+    index: str | None = None
+
+
+class Models:
+    """What answers, by name and namespace. Safe to use from many threads.
+
+    KV is kept in one set of tiers, and found again within its namespace only.
+
+    Args:
+        settings: of the server.
+        backbone: the model, which takes turns.
+        embedder: the embedder, which takes turns, too.
+        embedder_name: its name.
+        library: the indexes.
+    """
+
+    def __init__(
+        self,
+        settings: ServeSettings,
+        backbone: Backbone,
+        embedder: Embedder,
+        embedder_name: str,
+        library: Library,
+    ) -> None:
+        self.backbone, self.embedder, self.embedder_name = backbone, embedder, embedder_name
+        self.backbone_name = public_name(settings.model)
+        self._settings, self._library = settings, library
+        self._created = int(time.time())
+        folder = None if settings.disk_bytes is None else settings.data_dir / "kv"
+        self._tiers = Tiers(
+            settings.memory_bytes,
+            codec=settings.codec,
+            folder=folder,
+            disk_budget_bytes=settings.disk_bytes,
+        )
+        self._repair: Strategy = strategy_named(settings.repair, backbone)
+        self._engines: dict[str, KVBoost] = {}
+        self._lock = threading.Lock()
+
+    def list(self, namespace: str) -> tuple[ModelInfo, ...]:
+        """All names of a namespace."""
+        own = [
+            ModelInfo(self.backbone_name, "backbone", self._created),
+            ModelInfo(self.embedder_name, "embedder", self._created),
+        ]
+        own += [
+            ModelInfo(f"{INDEX_PREFIX}{entry.name}", "coinrag", self._created, entry.name)
+            for entry in self._library.entries(namespace)
+        ]
+        known = {info.id: info for info in own}
+        aliases = [
+            replace(known[name], id=alias)
+            for alias, name in self._settings.aliases.items()
+            if name in known and alias not in known
+        ]
+        return (*own, *aliases)
+
+    def find(self, namespace: str, name: str) -> ModelInfo:
+        """What stands behind a name.
+
+        Raises:
+            ModelNotFoundError: nothing.
+        """
+        every = self.list(namespace)
+        found = next((info for info in every if info.id == name), None)
+        if found is None:
+            some = ", ".join(info.id for info in every[:8])
+            raise ModelNotFoundError(f"there is no model {name[:200]!r}", hint=f"use one of {some}")
+        return found
+
+    def prompt(
+        self,
+        namespace: str,
+        prompt: AnyPrompt,
+        *,
+        answer_tokens: int,
+        reuse: Reuse = "all",
+        repair: str | None = None,
+    ) -> PromptTask:
+        """A prompt for the backbone; arguments as for `PromptTask`."""
+        return PromptTask(
+            lambda: self._engine(namespace),
+            self.backbone,
+            prompt,
+            answer_tokens=answer_tokens,
+            reuse=reuse,
+            repair=repair,
+        )
+
+    def question(
+        self,
+        namespace: str,
+        index: str,
+        messages: Sequence[Message],
+        *,
+        options: QuestionOptions,
+        answer_tokens: int,
+    ) -> QuestionTask:
+        """A question to an index; arguments as for `QuestionTask`."""
+        chosen = replace(
+            options,
+            method=options.method or self._settings.method,
+            condense=options.condense or self._settings.condense,
+        )
+        return QuestionTask(
+            lambda: self._library.open(namespace, index),
+            self.backbone,
+            messages,
+            chosen,
+            answer_tokens=answer_tokens,
+            generate=lambda chat, tokens: self._continued(namespace, chat, tokens),
+        )
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Vectors of texts, float32 `[n, dimension]`, each of length 1."""
+        return self.embedder.embed(texts)
+
+    def store(self, namespace: str) -> dict[str, Any]:
+        """What is kept and how often it was found, JSON-ready."""
+        stats = self._engine(namespace).stats()
+        tiers = stats.cache.tiers
+        return {
+            "tiers": [
+                {
+                    "name": "memory",
+                    "blocks": tiers.memory_blocks,
+                    "bytes": tiers.memory_bytes,
+                    "budget_bytes": tiers.memory_budget_bytes,
+                    "hits": tiers.memory_hits,
+                    "evictions": tiers.memory_evictions,
+                },
+                {
+                    "name": "disk",
+                    "blocks": tiers.disk_blocks,
+                    "bytes": tiers.disk_bytes,
+                    "budget_bytes": tiers.disk_budget_bytes,
+                    "hits": tiers.disk_hits,
+                    "evictions": tiers.disk_evictions,
+                },
+            ],
+            "misses": tiers.misses,
+            "hit_rate": _share(tiers.memory_hits + tiers.disk_hits, tiers.lookups),
+            "damaged": tiers.damaged,
+            "runs": stats.cache.runs,
+            "exact_runs": stats.cache.exact_runs,
+            "tokens": stats.cache.tokens,
+            "prompts": stats.prompts,
+            "reuse": asdict(stats.reuse),
+            "reuse_rate": _share(stats.reuse.exact + stats.reuse.moved, stats.reuse.total),
+            "indexes": [
+                {
+                    "id": entry.name,
+                    "documents": entry.contents.documents,
+                    "chunks": entry.contents.chunks,
+                    "kv_bytes": entry.contents.kv_bytes,
+                }
+                for entry in self._library.entries(namespace)
+            ],
+        }
+
+    def warm(self, namespace: str) -> None:
+        """Make the engine of a namespace before its first request."""
+        self._engine(namespace)
+
+    def close(self) -> None:
+        """Write down how often KV was used, and let go of its folder."""
+        self._tiers.close()
+
+    def _continued(self, namespace: str, chat: Sequence[Message], tokens: int) -> str:
+        sampling = Sampling(tokens, first_line=True)
+        return self._engine(namespace).generate(chat, sampling=sampling).text
+
+    def _engine(self, namespace: str) -> KVBoost:
+        with self._lock:
+            if namespace not in self._engines:
+                self._engines[namespace] = KVBoost(
+                    self.backbone, self._tiers, repair=self._repair, namespace=namespace
+                )
+            return self._engines[namespace]
+
+
+def public_name(model: str) -> str:
+    """A model's name for clients: of a folder on this machine only its last part."""
+    folder = Path(model).expanduser()
+    return folder.resolve().name if folder.is_dir() else model
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
