@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import socket
 from collections.abc import Callable
@@ -29,6 +30,7 @@ class _Server(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self._service, self._on_listening = service, on_listening
+        self._frozen = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, then say so."""
@@ -38,6 +40,12 @@ class _Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second: whether to end. A server without a model is of no use."""
+        if self._service.ready and not self._frozen:
+            # a request with a large body makes many objects, and each collection would go through
+            # all that a loaded model consists of (measured: 0.5 s in place of 3 for 2.6 MB)
+            gc.collect()
+            gc.freeze()
+            self._frozen = True
         return self._service.failure is not None or await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -12,9 +12,9 @@ from coinkv.serve.api.declared import errors_declared, reply_declared
 from coinkv.serve.api.jobs import JobReply, job_reply
 from coinkv.serve.api.schemas.generation import Body, Reply
 from coinkv.serve.engines.models import INDEX_PREFIX
+from coinkv.serve.library.entries import IndexEntry, IndexState
 from coinkv.serve.library.library import Library
 from coinkv.serve.library.names import INDEX_NAME
-from coinkv.serve.library.shelf import IndexEntry, IndexState
 from coinkv.serve.security.access import namespace_of
 
 router = APIRouter(prefix="/v1", tags=["indexes"], route_class=JsonRoute)

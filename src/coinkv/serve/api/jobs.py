@@ -13,7 +13,7 @@ from sse_starlette.event import ServerSentEvent
 from sse_starlette.sse import EventSourceResponse
 from starlette.responses import Response
 
-from coinkv.serve.api.declared import errors_declared, reply_declared
+from coinkv.serve.api.declared import EVENTS, errors_declared, reply_declared
 from coinkv.serve.api.schemas.generation import Reply
 from coinkv.serve.library.jobs import Job, JobKind, JobState
 from coinkv.serve.library.library import Library
@@ -68,7 +68,7 @@ async def get_job(
         200: {
             "description": "Events `progress`, and at the end one `done` or `failed`; the data of "
             "each are a job. The first event comes at once.",
-            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+            "content": EVENTS,
         },
         **errors_declared(),
     },
