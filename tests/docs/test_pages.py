@@ -37,6 +37,9 @@ def prose(page: Path) -> str:
 
 def nav_files(entries: list[dict[str, object]]) -> Iterator[str]:
     for entry in entries:
+        if isinstance(entry, str):  # the page of a part itself
+            yield entry
+            continue
         for target in entry.values():
             if isinstance(target, list):
                 yield from nav_files(target)

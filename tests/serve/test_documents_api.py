@@ -16,7 +16,8 @@ from serving import running, settings_for
 
 from coinkv.serve.api.errors import ErrorReply
 from coinkv.serve.api.indexes import IndexReply
-from coinkv.serve.api.jobs import JobReply
+from coinkv.serve.api.jobs import MOST_LISTED, JobReply, job_facts
+from coinkv.serve.library.jobs import Job
 from coinkv.serve.security.keys import Keys
 from small_corpus import DOCUMENTS
 
@@ -309,6 +310,11 @@ def test_a_job_that_fails_ends_its_stream_with_the_reason(site, monkeypatch):
     name, job = site.events(site.upload({"a.txt": "One."}, "full").json()["id"])[-1]
     assert (name, job.state) == ("failed", "failed")
     assert "No space left" in job.error
+
+
+def test_of_very_many_documents_a_job_names_the_first():
+    job = Job("job_1", "default", "village", "docs", documents=tuple(map(str, range(5000))))
+    assert job_facts(job)["documents"] == [str(n) for n in range(MOST_LISTED)]
 
 
 def test_a_question_before_the_first_index_is_told_to_come_again(site):
