@@ -100,6 +100,23 @@ def take(reply: Reply, chunk: dict, started: float) -> None:
         reply.text += text
 
 
+async def until_ready(http: httpx.AsyncClient) -> None:
+    """Wait for the model."""
+    while (await http.get("/readyz")).status_code != 200:
+        await asyncio.sleep(0.5)
+
+
+async def answers_alone(http, model, questions, extra) -> dict[str, str]:
+    """The answer to each question when nothing else is asked."""
+    answers = {}
+    for question in questions:
+        reply = await ask(http, model, question, extra)
+        if reply.error:
+            raise SystemExit(f"{question!r}: {reply.error}")
+        answers[question] = reply.text
+    return answers
+
+
 async def phase_of(http, args, questions, clients: int, extra) -> Phase:
     """Let so many clients ask for a while."""
     phase = Phase(clients, args.seconds)
@@ -235,8 +252,9 @@ async def main() -> None:
             "questions": len(questions),
             "extra": extra,
         }
-        alone = {q: (await ask(http, args.model, q, extra)).text for q in questions}
-        again = {q: (await ask(http, args.model, q, extra)).text for q in questions}
+        await until_ready(http)
+        alone = await answers_alone(http, args.model, questions, extra)
+        again = await answers_alone(http, args.model, questions, extra)
         result["alone_twice_the_same"] = alone == again
         if args.index:
             result["beside_library"] = await beside_library(http, args, questions, extra)

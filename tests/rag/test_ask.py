@@ -8,13 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from coinkv.corpus.catalogue import Catalogue
 from coinkv.errors import InputError
 from coinkv.methods.registry import METHODS
 from coinkv.methods.standard_cag import StandardCAG
 from coinkv.model.decode import Sampling
 from coinkv.rag.ask import CoinRAG
 from coinkv.rag.build import BuildOptions
-from coinkv.rag.index import Index
+from coinkv.rag.index import BLOCKS, CATALOGUE, Index
+from coinkv.rag.publish import publish
+from coinkv.rag.settings import published_settings
+from coinkv.store.disk import DiskStore
 from small_corpus import QUESTIONS, write_documents
 
 NAMES = ("Anna Holm", "Peter Sand", "Marta Lund", "the miller", "the teacher")
@@ -176,3 +180,12 @@ def test_of_one_chunk_the_default_model_sees_what_full_prefill_sees(default_inde
     difference = (logits["standard_cag"] - logits["standard_rag"]).abs().max()
     assert float(difference) < 5e-3 * float(logits["standard_rag"].abs().max())
     assert int(logits["standard_cag"].argmax()) == int(logits["standard_rag"].argmax())
+
+
+def test_an_index_without_documents_is_no_index_to_ask(index_folder, backbone):
+    with Catalogue.open(index_folder / CATALOGUE) as catalogue:
+        settings = published_settings(catalogue, catalogue.generation, "here")
+        store = DiskStore(index_folder / BLOCKS)
+        publish(index_folder, catalogue, catalogue.embedder(), settings, store, [], [])
+    with pytest.raises(InputError, match="the index is empty"):
+        CoinRAG(Index.open(index_folder, model=backbone))

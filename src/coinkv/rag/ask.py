@@ -67,8 +67,8 @@ class CoinRAG:
             first asked for. None: what the adapter's card says, else `live`.
 
     Raises:
-        InputError: k below 1 or above what the index holds, an unknown method, or an adapter that
-            does not fit.
+        InputError: the index is empty, k is below 1 or above what it holds, the method is unknown,
+            or the adapter does not fit.
     """
 
     def __init__(
@@ -90,6 +90,8 @@ class CoinRAG:
         if adapter is not None:
             self.bench = adapted_bench(index.bench, Path(adapter), adapter_scope)
         self.method = method_named(method) if isinstance(method, str) else method
+        if not index.vectors.chunks:
+            raise InputError("the index is empty", where=index.folder, hint="add documents to it")
         self.k_chunks = _within("k_chunks", k_chunks, DEFAULT_K_CHUNKS, index.vectors.chunks)
         self.k_nuggets = _within("k_nuggets", k_nuggets, DEFAULT_K_NUGGETS, index.vectors.nuggets)
         self.answer_lead = answer_lead

@@ -1,9 +1,11 @@
 """The scheduler over a tiny model: the same answers as alone, whatever else goes on."""
 
 import asyncio
+import gc
 import random
 import threading
 import time
+import weakref
 from collections import Counter
 from dataclasses import replace
 
@@ -431,3 +433,22 @@ def test_nothing_begins_while_the_running_requests_hold_too_much_kv(backbone, en
         assert time.perf_counter() > began
 
     asyncio.run(run())
+
+
+def test_the_kv_of_a_request_is_let_go_with_its_end(backbone, scheduler):
+    async def run():
+        served = scheduler()
+        task = PlainTask(backbone, TEXTS[0])
+        task.begin = lambda begin=task.begin: caches.append(weakref.ref((b := begin()).cache)) or b
+        await events_of(served.submit("a", task, [Sampling(4), Sampling(6)]))
+        while served._ending:
+            await asyncio.sleep(0.01)
+
+    caches = []
+    gc.collect()
+    gc.disable()  # a cycle would keep it until the collector comes by
+    try:
+        asyncio.run(run())
+        assert [each() for each in caches] == [None]
+    finally:
+        gc.enable()

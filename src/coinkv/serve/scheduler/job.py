@@ -106,9 +106,8 @@ class Job(Caller):
     @property
     def tokens(self) -> int:
         """Slots of KV that it takes, the answers' room included."""
-        if self.begun is None:
-            return 0
-        return self.begun.cache.capacity * max(1, len(self._choices))
+        begun = self.begun
+        return 0 if begun is None else begun.cache.capacity * max(1, len(self._choices))
 
     def open_choices(self, task: Task, begun: Begun) -> None:
         """Choose the first token of every choice."""
@@ -134,6 +133,12 @@ class Job(Caller):
         if not goes_on:
             del self.going[number]
         return goes_on
+
+    def forget(self) -> None:
+        """Let the KV go at once, not when the collector comes by: it may be hundreds of MB."""
+        self.begun = None
+        self.going.clear()
+        self._choices.clear()
 
     def answers(self) -> list[Decoded]:
         """The answers as far as they came."""

@@ -289,6 +289,7 @@ class Scheduler:
             self._count(job)
 
     def _forget(self, job: Job) -> None:
+        job.forget()
         with self._changed:
             self._ending.discard(job)
             self._changed.notify_all()
