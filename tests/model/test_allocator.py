@@ -11,14 +11,16 @@ import pytest
 
 from coinkv.model.allocator import FREED_MEMORY_IS_KEPT
 
-TOUCHED = """
+FAULTS = """
 import resource, torch
-def faults():
+from concurrent.futures import ThreadPoolExecutor
+def faults(numbers=10_000_000):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    torch.empty(10_000_000, dtype=torch.float32).fill_(1)
+    torch.empty(numbers, dtype=torch.float32).fill_(1)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-print(min(faults() for _ in range(12)))
 """
+TOUCHED = f"{FAULTS}print(min(faults() for _ in range(12)))"
+IN_A_THREAD = f"{FAULTS}print(min(ThreadPoolExecutor(1).map(faults, [20_000_000] * 12)))"
 KEPT = "from coinkv.model.allocator import keep_freed_memory\nassert keep_freed_memory()\n"
 
 
@@ -39,4 +41,5 @@ def faults(code, **variables):
 def test_a_large_tensor_takes_the_pages_of_the_one_before_it():
     assert faults(TOUCHED) > 1000
     assert faults(KEPT + TOUCHED) < 10
+    assert faults(KEPT + IN_A_THREAD) < 10
     assert faults(TOUCHED, **FREED_MEMORY_IS_KEPT) < 10

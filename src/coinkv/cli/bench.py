@@ -10,12 +10,13 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from coinkv.cli import bench_boost
+from coinkv.cli import bench_boost, bench_injection
 from coinkv.cli import options as shared
 from coinkv.cli.output import print_json, progress, results
 
 app = typer.Typer(help="Measurements anyone can repeat.", no_args_is_help=True)
 app.command("boost")(bench_boost.boost_command)
+app.command("injection")(bench_injection.injection_command)
 
 
 @app.callback()

@@ -452,3 +452,25 @@ def test_the_kv_of_a_request_is_let_go_with_its_end(backbone, scheduler):
         assert [each() for each in caches] == [None]
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize(("others", "most"), [(0, 3), (1, 2)])
+def test_a_client_takes_all_slots_only_while_it_is_alone(backbone, scheduler, others, most):
+    go = threading.Event()
+
+    async def run():
+        served = scheduler(slots=3, prefills=3)
+        for _ in range(others):
+            await served.call("another", lambda: None)
+        tickets = [
+            served.submit("me", PlainTask(backbone, text, before=go.wait), [Sampling(1)])
+            for text in TEXTS[:5]
+        ]
+        await asyncio.sleep(0.1)
+        load = served.load()
+        go.set()
+        await asyncio.gather(*map(events_of, tickets))
+        return load
+
+    load = asyncio.run(run())
+    assert (load.prefilling, load.queued) == (most, 5 - most)

@@ -54,7 +54,8 @@ class LLMExtractor(Extractor):
     at once, one file a text, so an interrupted run pays for nothing twice. Behind the place where a
     limit cut an answer off, and where an answer cannot be used, `fallback` extracts instead.
     `counts` has `requests` (sent, retries included), `retries`, `cached`, `malformed` (unusable,
-    not kept), and once there are any, `mended` (usable, but no JSON list) and `cut_off`.
+    not kept), and once there are any, `mended` (usable, but no JSON list), `cut_off`, and `empty`
+    (the model named no fact).
 
     Args:
         base_url: of an OpenAI-compatible endpoint; `/chat/completions` is added.
@@ -203,6 +204,8 @@ class LLMExtractor(Extractor):
             return self.fallback.extract(text)
         if reply.mended:
             self._count("mended")
+        if not reply.candidates:
+            self._count("empty")
         reply = replace(reply, candidates=reply.candidates[: self.max_nuggets])
         keep(path, reply)
         return self._completed(reply, text)

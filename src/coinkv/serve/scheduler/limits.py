@@ -23,7 +23,7 @@ class Limits:
 
     @property
     def slots_of_one(self) -> int:
-        """Slots that one client may take: another one finds a slot that is not taken for long."""
+        """Slots that a client may take where others ask, too: one of them finds a slot at once."""
         return max(1, self.slots - 1)
 
     @property

@@ -26,6 +26,8 @@ from coinkv.serve.scheduler.ticket import Ticket
 T = TypeVar("T")
 _FIRST_GUESS_SECONDS = 2.0
 _LONGEST_RETRY_SECONDS = 60.0
+_ALONE_SECONDS = 60.0
+"""A client is alone, and may take every slot, when no other has asked for so long."""
 
 _log = logging.getLogger(__name__)
 
@@ -55,6 +57,7 @@ class Scheduler:
         self._decoding: set[Job] = set()
         self._ending: set[Job] = set()
         self._of_client: Counter[str] = Counter()
+        self._asked: dict[str, float] = {}  # when each client of late asked last
         self._seconds_of_one = _FIRST_GUESS_SECONDS
         self._draining = self._closed = False
         self._enders = ThreadPoolExecutor(1, "coinkv-ending")
@@ -180,6 +183,7 @@ class Scheduler:
                     retry_after_seconds=min(max(1.0, seconds), _LONGEST_RETRY_SECONDS),
                 )
             self._queue.put(job)
+            self._asked[job.client] = job.submitted
             job.ticket.start(job)
             self._changed.notify()
         self._observer.queued(job.order.kind)
@@ -191,13 +195,18 @@ class Scheduler:
     def _live_tokens(self) -> int:
         return sum(job.tokens for job in (*self._prefilling, *self._decoding, *self._ending))
 
+    def _slots_of_one(self) -> int:
+        since = time.perf_counter() - _ALONE_SECONDS
+        self._asked = {client: at for client, at in self._asked.items() if at > since}
+        return self.limits.slots if len(self._asked) < 2 else self.limits.slots_of_one
+
     def _next(self) -> Job | None:
         """Wait for a job that may begin; None when all is over."""
         with self._changed:
             while not self._closed:
                 running = len(self._prefilling) + len(self._decoding)
                 if running < self.limits.slots and self._live_tokens() < self.limits.live_tokens:
-                    job = self._queue.take(self._of_client, self.limits.slots_of_one)
+                    job = self._queue.take(self._of_client, self._slots_of_one())
                     if job is not None:
                         self._prefilling.add(job)
                         self._of_client[job.client] += 1

@@ -1,0 +1,1 @@
+"""Injected instructions: how often answers obey what a document says."""

@@ -1,0 +1,1 @@
+"""Other frameworks: coinkv as their retriever, chat model or query engine."""
