@@ -13,8 +13,8 @@ demo: .venv/demo/ready
 	.venv/demo/bin/coinkv demo --index .demo
 
 test: .venv/test/ready
-	.venv/test/bin/ruff check src tests benchmarks
-	.venv/test/bin/ruff format --check src tests benchmarks
+	.venv/test/bin/ruff check src tests benchmarks examples
+	.venv/test/bin/ruff format --check src tests benchmarks examples
 	.venv/test/bin/mypy
 	.venv/test/bin/lint-imports
 	.venv/test/bin/python -m pytest

@@ -57,6 +57,10 @@ def build_command(
     ] = None,
     llm_model: Annotated[str | None, typer.Option(help="Model name at that endpoint.")] = None,
     llm_concurrency: Annotated[int, typer.Option(help="Requests at a time.")] = 8,
+    llm_max_tokens: Annotated[
+        int | None, typer.Option(help="Most tokens of a reply. Default: room to copy the passage.")
+    ] = None,
+    llm_timeout: Annotated[float, typer.Option(help="Seconds that one request may take.")] = 600,
     chunk_tokens: Annotated[
         int | None, typer.Option(help="Most tokens of a chunk. Default 512.")
     ] = None,
@@ -91,7 +95,9 @@ def build_command(
     shared.use_threads(threads)
     from coinkv.rag.build import BuildOptions, build
 
-    chosen = _extractor(extractor, language, llm_url, llm_model, llm_concurrency)
+    chosen = _extractor(
+        extractor, language, llm_url, llm_model, llm_concurrency, llm_max_tokens, llm_timeout
+    )
     wanted = BuildOptions(
         model=model,
         embedder=embedder,
@@ -121,6 +127,8 @@ def _extractor(
     url: str | None,
     model: str | None,
     concurrency: int,
+    max_tokens: int | None,
+    timeout_seconds: float,
 ) -> Extractor | None:
     """The extractor of this name; None for sentences, the default of a build."""
     if name is ExtractorName.sentences:
@@ -143,6 +151,8 @@ def _extractor(
         model,
         api_key=os.environ.get("OPENAI_API_KEY"),
         concurrency=concurrency,
+        max_tokens=max_tokens,
+        timeout_seconds=timeout_seconds,
         cache_dir=home() / "extractions",
         fallback=SentenceExtractor(language=language or "en"),
     )

@@ -136,9 +136,11 @@ def test_an_index_of_another_model_is_refused_and_stays_as_it_is(desk, tiny_fold
 def test_an_index_that_keeps_its_kv_in_another_codec_is_added_to_in_its_own(desk, backbone):
     options = BuildOptions(model=backbone, chunk_tokens=CHUNK_TOKENS, codec="int8")
     Desk(desk.home, options).add(FISH)
-    desk.performer = Performer(lambda: BuildOptions(model=backbone, codec="raw"), lambda *_: None)
+    wanted = BuildOptions(model=backbone, codec="raw", mark=True)
+    desk.performer = Performer(lambda: wanted, lambda *_: None)
     desk.add(WORDS)
-    assert Index.open(desk.folder, model=backbone).settings.codec == "int8"
+    kept = Index.open(desk.folder, model=backbone).settings
+    assert (kept.codec, kept.mark) == ("int8", False)
 
 
 def test_progress_is_told_by_stage(desk):

@@ -131,6 +131,7 @@ def test_a_process_of_its_own_indexes_and_survives_its_own_death(library, backbo
     with library.open("default", "village") as index:
         answer = CoinRAG(index, sampling=Sampling(2)).ask("Who built the stone bridge?")
         assert answer.evidence
+        assert index.settings.mark  # what others upload is data, and the prompt says so
     # idle for longer than it may be, the process ends and frees its memory
     assert becomes_true(lambda: set(children(os.getpid())) == before)
 

@@ -81,8 +81,8 @@ class Performer:
                 with source.open("w", encoding="utf-8") as file:
                     file.writelines(json.dumps(row) + "\n" for row in rows)
                 options = replace(self.options(), keep=True)
-                if before:  # an index keeps the codec it was built in
-                    options = replace(options, codec=None)
+                if before:  # an index keeps what it was built with
+                    options = replace(options, codec=None, mark=None)
                 build(source, folder, options, self.tell)
         return _outcome(folder, documents, published=bool(new))
 

@@ -81,7 +81,10 @@ def _perform(assignment: Assignment, arguments: argparse.Namespace, out: TextIO)
             arguments.model, arguments.device, arguments.dtype, arguments.max_context
         )
         return BuildOptions(
-            model=backbone, max_context=arguments.max_context, codec=arguments.codec
+            model=backbone,
+            max_context=arguments.max_context,
+            codec=arguments.codec,
+            mark=True,  # whoever uploads a document is seldom the one who asks it
         )
 
     def tell(stage: str, done: int, total: int) -> None:
