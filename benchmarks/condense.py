@@ -5,7 +5,7 @@
 
 Asks the index of the demo documents every question of benchmarks/follow_ups.jsonl (40 that go on
 from earlier turns, 10 that change the subject) in each mode, and as a person wrote it to stand
-alone. Writes DIR/condense_<model>.json and .md.
+alone. Writes DIR/<model>.json and .md.
 """
 
 from __future__ import annotations
@@ -151,9 +151,9 @@ def main() -> None:
         "modes": facts,
         "rows": found,
     }
-    path = arguments.out / f"condense_{name}"
-    path.with_suffix(".json").write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n")
-    path.with_suffix(".md").write_text(table(facts))
+    result = json.dumps(made, indent=1, ensure_ascii=False)
+    (arguments.out / f"{name}.json").write_text(f"{result}\n", encoding="utf-8")
+    (arguments.out / f"{name}.md").write_text(table(facts), encoding="utf-8")
 
 
 if __name__ == "__main__":

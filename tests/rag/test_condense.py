@@ -11,9 +11,15 @@ from hypothesis import strategies as st
 
 from coinkv.boost.engine import KVBoost
 from coinkv.errors import BusyError, InputError
+from coinkv.model.decode import Sampling
 from coinkv.model.load import load
 from coinkv.rag.condense import REWRITE_TOKENS, condense, greedy, refers
+from tiny_models import SUPPORTED, make_tokenizer, save_tiny_model
 
+CHATML = (
+    "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
 FOLLOW_UPS = Path(__file__).parents[2] / "benchmarks" / "follow_ups.jsonl"
 WABOT = ("In what year was WABOT-1 completed?", "It was completed in 1972.")
 
@@ -239,13 +245,16 @@ def test_what_cannot_be_condensed_is_an_input_error(messages, mode, reason):
         condense(messages, mode)
 
 
-def test_greedy_goes_on_from_messages_as_the_chat_template_has_them():
-    backbone = load(device="cpu")
-    messages = [{"role": "user", "content": "Say hello."}]
+def test_greedy_goes_on_from_messages_as_the_engine_does(tmp_path):
+    folder = save_tiny_model(tmp_path / "model", SUPPORTED["llama"])
+    make_tokenizer(chat_template=CHATML).save_pretrained(folder)
+    backbone = load(str(folder), device="cpu")
     boost = KVBoost.from_pretrained(backbone, budget_bytes=0)
-    assert greedy(backbone)(messages, 5) == boost.generate(messages, 5).text != ""
+    messages = [{"role": "user", "content": "Say hello."}]
+    said = boost.generate(messages, sampling=Sampling(5, first_line=True)).text
+    assert greedy(backbone)(messages, 5) == said != ""
     with pytest.raises(InputError, match="context window"):
-        greedy(backbone)([{"role": "user", "content": "word " * 9000}], 5)
+        greedy(backbone)([{"role": "user", "content": "word " * 900}], 5)
 
 
 def test_a_model_without_a_chat_template_leaves_the_question_joined(tiny_backbone):

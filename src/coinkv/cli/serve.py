@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import webbrowser
 from pathlib import Path
 from typing import Annotated, Any
@@ -90,7 +91,9 @@ def _settings(**given: Any) -> Any:
             hint=f"it comes from an option, or from COINKV_SERVE_{name.split('.')[0].upper()}",
         ) from error
     except SettingsError as error:
+        field = re.search(r'field "(\w+)"', str(error))
         raise InputError(
-            f"a setting in the environment is no JSON: {error}",
-            hint="see the table of settings in docs/server/operations.md",
+            "this is no JSON",
+            where=f"COINKV_SERVE_{field[1].upper()}" if field else "the environment",
+            hint="""give lists as '["a", "b"]' and tables as '{"a": "b"}'""",
         ) from error

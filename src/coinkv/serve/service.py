@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from coinkv.config import DEFAULT_EMBEDDER
 from coinkv.errors import CoinKVError, NotReadyError
+from coinkv.methods.registry import method_named
 from coinkv.model.backbone import Backbone
 from coinkv.model.load import load
 from coinkv.model.turns import Turns
 from coinkv.rag.index import Index
+from coinkv.repair.strategies import require_strategy
 from coinkv.serve.engines.models import Models
 from coinkv.serve.engines.paced import PacedEmbedders
 from coinkv.serve.library.library import Library
@@ -134,35 +137,44 @@ class Service:
 
     def _made(self) -> Parts:
         settings = self.settings
-        turns = Turns(settings.pass_tokens, self._told)
-        given = self._given or load(
-            settings.model,
-            device=settings.device,
-            dtype=settings.dtype,
-            max_context=settings.max_context,
-        )
-        backbone = replace(given, turns=turns, pass_tokens=settings.pass_tokens)
-        embedders = PacedEmbedders(turns)
-        limits = Limits(
-            slots=settings.slots,
-            prefills=settings.prefills,
-            queue=settings.queue,
-            live_tokens=settings.live_tokens,
-        )
-        scheduler = Scheduler(turns, limits, self.metrics)
+        method_named(settings.method)  # what is wrong is said before the model takes its time
+        require_strategy(settings.repair)
+        with ExitStack() as on_error:
 
-        def open_index(folder: Path) -> Index:
-            return Index.open(folder, model=backbone, embedder_named=embedders.named)
+            def open_index(folder: Path) -> Index:
+                return Index.open(folder, model=backbone, embedder_named=embedders.named)
 
-        library = Library(settings, open_index=open_index, busy=lambda: scheduler.load().busy)
-        embedder = embedders.named(DEFAULT_EMBEDDER)
-        models = Models(settings, backbone, embedder, DEFAULT_EMBEDDER, library)
-        models.warm(DEFAULT_NAMESPACE)
-        library.start()
+            library = Library(settings, open_index=open_index, busy=lambda: scheduler.load().busy)
+            on_error.callback(library.close)
+            library.claim()
+            turns = Turns(settings.pass_tokens, self._told)
+            given = self._given or load(
+                settings.model,
+                device=settings.device,
+                dtype=settings.dtype,
+                max_context=settings.max_context,
+            )
+            backbone = replace(given, turns=turns, pass_tokens=settings.pass_tokens)
+            embedders = PacedEmbedders(turns)
+            embedder = embedders.named(DEFAULT_EMBEDDER)
+            models = Models(settings, backbone, embedder, DEFAULT_EMBEDDER, library)
+            models.warm(DEFAULT_NAMESPACE)
+            scheduler = Scheduler(turns, _limits(settings), self.metrics)
+            library.start()
+            on_error.pop_all()
         return Parts(backbone, scheduler, models, library)
 
     def _told(self, streams: bool, tokens: int, seconds: float) -> None:
         self.metrics.step("decode" if streams else "prefill", tokens, seconds)
+
+
+def _limits(settings: ServeSettings) -> Limits:
+    return Limits(
+        slots=settings.slots,
+        prefills=settings.prefills,
+        queue=settings.queue,
+        live_tokens=settings.live_tokens,
+    )
 
 
 def _close(parts: Parts) -> None:

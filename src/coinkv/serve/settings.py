@@ -69,8 +69,10 @@ class ServeSettings(BaseSettings):
     live_tokens: int = Field(
         65_536, ge=1, description="Tokens of all prompts and answers computed at a time."
     )
-    deadline_seconds: float = Field(300.0, gt=0, description="Most time of a request.")
-    shutdown_seconds: float = Field(30.0, ge=0, description="Time streams have to end at shutdown.")
+    deadline_seconds: float = Field(300.0, gt=0, le=86_400, description="Most time of a request.")
+    shutdown_seconds: float = Field(
+        30.0, ge=0, le=3600, description="Time streams have to end at shutdown."
+    )
 
     indexing_share: float = Field(
         0.2, gt=0, le=1, description="Share of the time that indexing computes beside answers."
@@ -81,7 +83,7 @@ class ServeSettings(BaseSettings):
     max_body_bytes: int = Field(2_000_000, ge=1, description="Largest body of a request.")
     max_upload_bytes: int = Field(50_000_000, ge=1, description="Largest upload.")
     max_files: int = Field(200, ge=1, description="Most files of an upload.")
-    parse_seconds: float = Field(30.0, gt=0, description="Time to read one uploaded file.")
+    parse_seconds: float = Field(30.0, gt=0, le=3600, description="Time to read one uploaded file.")
     parse_memory_bytes: int = Field(
         1_000_000_000, ge=1, description="Memory to read one uploaded file."
     )

@@ -24,7 +24,9 @@ from coinkv.retrieval.embed import Embedder
 from coinkv.serve.engines.prompts import PromptTask
 from coinkv.serve.engines.questions import QuestionOptions, QuestionTask
 from coinkv.serve.library.library import Library
+from coinkv.serve.security.keys import DEFAULT_NAMESPACE
 from coinkv.serve.settings import ServeSettings
+from coinkv.store.stats import TierStats
 from coinkv.store.tiers import Tiers
 
 INDEX_PREFIX = "coinrag/"
@@ -165,31 +167,21 @@ class Models:
         return self.embedder.embed(texts)
 
     def store(self, namespace: str) -> dict[str, Any]:
-        """What is kept and how often it was found, JSON-ready."""
+        """What is kept and how often it was found, JSON-ready.
+
+        The tiers are shared by all namespaces, so only the operator's sees their figures.
+        """
         stats = self._engine(namespace).stats()
-        tiers = stats.cache.tiers
+        shared = stats.cache.tiers if namespace == DEFAULT_NAMESPACE else None
         return {
-            "tiers": [
-                {
-                    "name": "memory",
-                    "blocks": tiers.memory_blocks,
-                    "bytes": tiers.memory_bytes,
-                    "budget_bytes": tiers.memory_budget_bytes,
-                    "hits": tiers.memory_hits,
-                    "evictions": tiers.memory_evictions,
-                },
-                {
-                    "name": "disk",
-                    "blocks": tiers.disk_blocks,
-                    "bytes": tiers.disk_bytes,
-                    "budget_bytes": tiers.disk_budget_bytes,
-                    "hits": tiers.disk_hits,
-                    "evictions": tiers.disk_evictions,
-                },
-            ],
-            "misses": tiers.misses,
-            "hit_rate": _share(tiers.memory_hits + tiers.disk_hits, tiers.lookups),
-            "damaged": tiers.damaged,
+            "tiers": [] if shared is None else _tiers(shared),
+            "misses": 0 if shared is None else shared.misses,
+            "hit_rate": (
+                0.0
+                if shared is None
+                else _share(shared.memory_hits + shared.disk_hits, shared.lookups)
+            ),
+            "damaged": 0 if shared is None else shared.damaged,
             "runs": stats.cache.runs,
             "exact_runs": stats.cache.exact_runs,
             "tokens": stats.cache.tokens,
@@ -236,3 +228,24 @@ def public_name(model: str) -> str:
 
 def _share(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
+
+
+def _tiers(stats: TierStats) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": "memory",
+            "blocks": stats.memory_blocks,
+            "bytes": stats.memory_bytes,
+            "budget_bytes": stats.memory_budget_bytes,
+            "hits": stats.memory_hits,
+            "evictions": stats.memory_evictions,
+        },
+        {
+            "name": "disk",
+            "blocks": stats.disk_blocks,
+            "bytes": stats.disk_bytes,
+            "budget_bytes": stats.disk_budget_bytes,
+            "hits": stats.disk_hits,
+            "evictions": stats.disk_evictions,
+        },
+    ]

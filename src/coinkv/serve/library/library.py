@@ -60,11 +60,11 @@ class Library:
         # whichever thread closes it may release it
         self._lock = FileLock(settings.data_dir / "library.lock", thread_local=False)
 
-    def start(self) -> None:
-        """Find the indexes, go on with jobs that were cut off, and follow the docs folder.
+    def claim(self) -> None:
+        """Take the data folder for this server, and find the indexes.
 
         Raises:
-            InputError: another server uses the data folder.
+            InputError: another server uses the data folder, or there is no docs folder.
             StorageError: it cannot be used.
         """
         where, docs = self._settings.data_dir, self._settings.docs
@@ -84,6 +84,15 @@ class Library:
                 where=where,
                 hint="choose another one, or check its permissions",
             ) from error
+
+    def start(self) -> None:
+        """Go on with jobs that were cut off, and follow the docs folder.
+
+        Claims the data folder where that was not done before, with the errors of `claim`.
+        """
+        if not self._lock.is_locked:
+            self.claim()
+        docs = self._settings.docs
         followed = None if docs is None else self._shelves.following(docs)
         self._indexing.start()
         if followed is not None:
