@@ -59,3 +59,8 @@ def tiny_backbone(tiny_folder: Callable[[str], Path]) -> Callable[[str], Backbon
         return loaded[name]
 
     return backbone
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The browser's tests come last: the driver's event loop goes on in this thread behind them."""
+    items.sort(key=lambda item: item.get_closest_marker("browser") is not None)

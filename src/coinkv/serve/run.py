@@ -11,6 +11,8 @@ from collections.abc import Callable
 import uvicorn
 
 from coinkv.errors import InputError
+from coinkv.methods.registry import method_named
+from coinkv.repair.strategies import require_strategy
 from coinkv.serve.app import create_app
 from coinkv.serve.observe.logs import configure_logs
 from coinkv.serve.security.access import require_safe_binding
@@ -70,6 +72,7 @@ def run_server(
         CoinKVError: the model could not be loaded; the server has ended.
     """
     require_safe_binding(settings, Keys(settings.data_dir))
+    _require_usable(settings)
     configure_logs(settings)
     service = service or Service(settings)
     listener = _bound(settings)
@@ -89,6 +92,19 @@ def run_server(
     server.run(sockets=[listener])
     if service.failure is not None:
         raise service.failure
+
+
+def _require_usable(settings: ServeSettings) -> None:
+    """Refuse what can be seen to be wrong before anybody is told that the server listens.
+
+    Raises:
+        InputError: there is no such method, repair strategy or folder.
+    """
+    method_named(settings.method)
+    require_strategy(settings.repair)
+    for folder in (*settings.indexes, *(() if settings.docs is None else (settings.docs,))):
+        if not folder.expanduser().exists():
+            raise InputError("there is no such folder", where=folder, hint="check the path")
 
 
 def _bound(settings: ServeSettings) -> socket.socket:

@@ -10,12 +10,10 @@ from pathlib import Path
 
 from coinkv.config import DEFAULT_EMBEDDER
 from coinkv.errors import CoinKVError, NotReadyError
-from coinkv.methods.registry import method_named
 from coinkv.model.backbone import Backbone
 from coinkv.model.load import load
 from coinkv.model.turns import Turns
 from coinkv.rag.index import Index
-from coinkv.repair.strategies import require_strategy
 from coinkv.serve.engines.models import Models
 from coinkv.serve.engines.paced import PacedEmbedders
 from coinkv.serve.library.library import Library
@@ -131,20 +129,24 @@ class Service:
     async def _start(self) -> None:
         try:
             self._parts = await asyncio.to_thread(self._made)
+            _log.info("ready: %s is loaded", self.settings.model)
         except CoinKVError as error:
             self.failure = error
             _log.error("the server could not start: %s", error)
 
     def _made(self) -> Parts:
         settings = self.settings
-        method_named(settings.method)  # what is wrong is said before the model takes its time
-        require_strategy(settings.repair)
         with ExitStack() as on_error:
 
             def open_index(folder: Path) -> Index:
                 return Index.open(folder, model=backbone, embedder_named=embedders.named)
 
-            library = Library(settings, open_index=open_index, busy=lambda: scheduler.load().busy)
+            library = Library(
+                settings,
+                open_index=open_index,
+                busy=lambda: scheduler.load().busy,
+                on_published=lambda: _log.info("an index is published: questions see it"),
+            )
             on_error.callback(library.close)
             library.claim()
             turns = Turns(settings.pass_tokens, self._told)

@@ -32,6 +32,7 @@ def server(lines: Lines) -> Iterator[str]:
     """The app under uvicorn on loopback, as the server runs it."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
+        listening.listen()  # a client may come before the server looks
         config = uvicorn.Config(app_over(StandIn()), log_config=None, lifespan="off")
         running = uvicorn.Server(config)
         thread = threading.Thread(target=running.run, args=([listening],))

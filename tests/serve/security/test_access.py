@@ -14,7 +14,7 @@ from coinkv.serve.security.access import is_loopback, require_safe_binding
 from coinkv.serve.security.keys import Keys
 from coinkv.serve.settings import ServeSettings
 
-OPEN = ["/", "/healthz", "/assets/page.js", "/openapi.json", "/docs"]
+OPEN = ["/", "/healthz", "/assets/page.js", "/openapi.json"]
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from coinkv.serve.security.refusal import Refusal
 from coinkv.serve.settings import ServeSettings
 
 OPEN_PATHS = frozenset(
-    {"/", "/favicon.ico", "/healthz", "/readyz", "/openapi.json", "/docs"},
+    {"/", "/favicon.ico", "/healthz", "/readyz", "/openapi.json"},
 )
 """What needs no key; whatever is not here or below `/assets/` does."""
 
