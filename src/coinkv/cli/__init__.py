@@ -8,6 +8,6 @@ import sys
 # OpenMP library when torch is first imported, so it must be set before.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 if sys.platform == "linux":
-    # GNU's OpenMP spins ten times shorter still once a process has more teams of threads than cores,
-    # as a server's workers are; this says not to. Other OpenMP libraries would spin for ever.
+    # GNU's OpenMP spins ten times shorter still once a process has more teams of threads than
+    # cores, as a server's workers are; this says not to. Others would take it to spin for ever.
     os.environ.setdefault("OMP_WAIT_POLICY", "active")
