@@ -74,8 +74,14 @@ async def indexing(http, args, questions):
     """An upload of many passages, whose indexing outlasts the block."""
     rows = [json.loads(line) for line in args.documents.read_text().splitlines()]
     passages = [passage for row in rows for passage in row["passages"]][: args.passages]
-    texts = [{"id": f"{n} {p['title'][:80]}", **p} for n, p in enumerate(passages)]
-    job = (await http.post("/v1/indexes/beside/documents", json={"documents": texts})).json()
+    texts = [
+        {"id": f"{number}", "title": passage["title"], "text": passage["text"]}
+        for number, passage in enumerate(passages)
+    ]
+    reply = await http.post("/v1/indexes/beside/documents", json={"documents": texts})
+    if reply.status_code != 202:
+        raise SystemExit(f"the upload was refused: {reply.text}")
+    job = reply.json()
     while (now := (await http.get(f"/v1/jobs/{job['id']}")).json())["stage"] != "encoding chunks":
         if now["state"] in ("done", "failed"):
             raise SystemExit(f"the job is over before the questions: {now}")
