@@ -152,19 +152,26 @@ class CoinRAG:
         found = in_context(first.retrieval, first.context.pieces, unit)
         return evidence_of(self.index.catalogue, found, unit)
 
-    def complete(self, first: FirstToken, decoded: Decoded, decode_seconds: float) -> Answer:
+    def complete(
+        self,
+        first: FirstToken,
+        decoded: Decoded,
+        decode_seconds: float,
+        evidence: tuple[Evidence, ...] | None = None,
+    ) -> Answer:
         """The answer to a question that `first_token` began and somebody decoded.
 
         Args:
             first: the question.
             decoded: the answer's text and tokens.
             decode_seconds: from the first token's logits to the end.
+            evidence: what `evidence` gave, where it was asked before.
         """
         counts = first.context.counts
         return Answer(
             text=decoded.text,
             method=self.method.name,
-            evidence=self.evidence(first),
+            evidence=self.evidence(first) if evidence is None else evidence,
             len_tokens=first.context_tokens,
             suffix_tokens=len(first.suffix_ids),
             ttft_seconds=first.clock.total_seconds,

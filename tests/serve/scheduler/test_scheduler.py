@@ -97,6 +97,13 @@ def alone(backbone, text, sampling):
     return [piece.token_id for piece in pieces if piece.token_id is not None]
 
 
+async def counted(served, requests):
+    """How so many requests left, as soon as the observer has been told of all."""
+    while sum(served._observer.outcomes.values()) < requests:
+        await asyncio.sleep(0.01)
+    return served._observer.outcomes
+
+
 async def events_of(ticket):
     return [event async for event in ticket]
 
@@ -235,12 +242,12 @@ def test_a_client_that_leaves_frees_its_slot(backbone, endless, scheduler):
             events_of(served.submit("you", PlainTask(backbone, TEXTS[1]), [Sampling(3)])), 20
         )
         assert tokens_of(events) == alone(backbone, TEXTS[1], Sampling(3))
-        while served.load().busy or not task.ended:
-            await asyncio.sleep(0.01)
+        outcomes = await counted(served, 2)
+        assert not served.load().busy
         ((length, (answer,)),) = task.ended
         assert length <= len(task.ids) + answer.tokens  # what came is kept in step
         assert answer.tokens < 300
-        return served._observer.outcomes
+        return outcomes
 
     assert asyncio.run(run()) == {"cancelled": 1, "done": 1}
 
@@ -280,10 +287,9 @@ def test_a_prompt_given_up_in_the_middle_is_not_computed_to_its_end(backbone, sc
                     super().begin()
 
         ticket = served.submit("me", LongTask(backbone, TEXTS[0]), [Sampling(1)])
-        while served.load().busy:
-            await asyncio.sleep(0.01)
+        assert await counted(served, 1) == {"cancelled": 1}
+        assert not served.load().busy
         assert len(passes) == 4
-        assert served._observer.outcomes == {"cancelled": 1}
 
     asyncio.run(run())
 
@@ -302,9 +308,8 @@ def test_a_deadline_ends_what_waits_and_what_streams(backbone, endless, schedule
             assert isinstance(events[-1].error, DeadlineError)
         assert tokens_of(both[0])
         assert not tokens_of(both[1])
-        while served.load().busy:
-            await asyncio.sleep(0.01)
-        assert served._observer.outcomes == {"deadline": 2}
+        assert await counted(served, 2) == {"deadline": 2}
+        assert not served.load().busy
 
     asyncio.run(run())
 

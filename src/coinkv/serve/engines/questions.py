@@ -136,7 +136,9 @@ class QuestionTask(Task):
         asked: _Asked = begun.carried
         with asked.held:
             decoded = answers[0] if answers else Decoded("", (), "length")
-            answer = asked.asker.complete(asked.first, decoded, decode_seconds)
+            answer = asked.asker.complete(
+                asked.first, decoded, decode_seconds, begun.facts["evidence"]
+            )
             citations = tuple(cite(each.text, answer.evidence) for each in answers)
             return QuestionResult(answer, asked.question, citations)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -37,6 +38,16 @@ class _Group:
 
     rows: Rows
     who: list[tuple[Job, int]] = field(default_factory=list)
+
+    def rows_of(self, job: Job) -> list[int]:
+        """Rows of a job, the last first: the order in which they can be removed."""
+        return [row for row in reversed(range(len(self.who))) if self.who[row][0] is job]
+
+    def remove(self, row: int) -> None:
+        """Let a row go; the last one takes its number."""
+        self.rows.remove(row)
+        self.who[row] = self.who[-1]
+        self.who.pop()
 
 
 class DecodingLoop:
@@ -104,7 +115,8 @@ class DecodingLoop:
                 group.who.append((job, number))
         except Exception as error:  # noqa: BLE001 - no memory: this one request fails
             self._fail([job], error)
-            self._drop(group, job)
+            for row in group.rows_of(job):
+                group.remove(row)
 
     def _step(self, group: _Group) -> None:
         for job in {job for job, _ in group.who if not job.wanted}:
@@ -124,7 +136,7 @@ class DecodingLoop:
             self._fail({job for job, _ in group.who}, error)
             group.rows, group.who = Rows(group.rows.backbone), []
             return
-        for kind, count in _counts(group).items():
+        for kind, count in Counter(job.order.kind for job, _ in group.who).items():
             self._observer.token(kind, count)
         for row in reversed(ended):
             job = group.who[row][0]
@@ -134,7 +146,7 @@ class DecodingLoop:
 
     def _leave(self, group: _Group, job: Job) -> None:
         """Let a job go that nobody wants any more."""
-        for row in reversed([n for n, (other, _) in enumerate(group.who) if other is job]):
+        for row in group.rows_of(job):
             self._remove(group, row)
         job.going.clear()
         self._on_end(job)
@@ -144,24 +156,9 @@ class DecodingLoop:
         if number == 0 and job.begun is not None:
             cache = job.begun.cache
             cache.append(group.rows.block(row, cache.length))
-        group.rows.remove(row)
-        group.who[row] = group.who[-1]
-        group.who.pop()
-
-    def _drop(self, group: _Group, job: Job) -> None:
-        for row in reversed([n for n, (other, _) in enumerate(group.who) if other is job]):
-            group.rows.remove(row)
-            group.who[row] = group.who[-1]
-            group.who.pop()
+        group.remove(row)
 
     def _fail(self, jobs: list[Job] | set[Job], error: Exception) -> None:
         _log.exception("a decoding step failed", exc_info=error)
         for job in jobs:
             self._on_failure(job, CoinKVError("the model failed while it answered"))
-
-
-def _counts(group: _Group) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for job, _ in group.who:
-        counts[job.order.kind] = counts.get(job.order.kind, 0) + 1
-    return counts
