@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
+
+from coinkv.model.adapter import CARD, base_facts
+from coinkv.model.backbone import Backbone
 
 
 def save_tiny_adapter(model_folder: Path, folder: Path, *, seed: int = 0, **options) -> Path:
@@ -23,4 +27,11 @@ def save_tiny_adapter(model_folder: Path, folder: Path, *, seed: int = 0, **opti
         elif "lora_" in name:
             parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
     wrapped.save_pretrained(folder, save_embedding_layers=False)
+    return folder
+
+
+def write_card(folder: Path, backbone: Backbone, **facts) -> Path:
+    """Write a card that says the adapter was trained on this backbone, live unless said."""
+    card = {**base_facts(backbone), "scope": "live", **facts}
+    (folder / CARD).write_text(json.dumps(card), encoding="utf-8")
     return folder

@@ -108,3 +108,7 @@ class DeadlineError(CoinKVError):
 
 class NotReadyError(CoinKVError):
     """What was asked for does not exist yet, or no longer: a first build, a shutdown (HTTP 503)."""
+
+
+class TrainingError(CoinKVError):
+    """A run of fine-tuning cannot go on: it has diverged, or its folder belongs to another run."""

@@ -104,8 +104,8 @@ def test_the_second_time_counts_when_blocks_have_been_made(coinkv, index_folder)
 def test_an_adapter_and_its_scope_arrive(inspected, monkeypatch):
     seen = []
     monkeypatch.setattr(
-        "coinkv.rag.ask.adapted_bench",
-        lambda bench, folder, scope: seen.append((folder.name, scope)) or bench,
+        "coinkv.rag.ask.adapter_for",
+        lambda backbone, method, adapter, scope: seen.append((adapter.name, scope)),
     )
     arguments = ("--methods", "coinrag,epic", "--adapter", "tuned", "--adapter-scope", "all")
     assert inspected(*arguments).code == 0

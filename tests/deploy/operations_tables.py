@@ -19,20 +19,20 @@ from coinkv.serve.scheduler.limits import Load
 from coinkv.serve.settings import ServeSettings
 
 PAGE = Path(__file__).parents[2] / "docs" / "server" / "operations.md"
-_OTHER_NAMES = {"index": "indexes"}
+_OTHER_NAMES = {"index": "indexes", "no_adapter": "adapter"}
 """Options whose settings are called otherwise."""
 
 
 def settings_table() -> str:
     """Every field of the settings: option, environment variable, default, meaning."""
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    options = {
-        _OTHER_NAMES.get(parameter.name, parameter.name): max(parameter.opts, key=len)
-        for parameter in commands["serve"].params
-    }
+    options: dict[str, list[str]] = {}
+    for parameter in commands["serve"].params:
+        name = _OTHER_NAMES.get(parameter.name, parameter.name)
+        options.setdefault(name, []).append(f"`{max(parameter.opts, key=len)}`")
     rows = [
         (
-            f"`{options[name]}`" if name in options else "",
+            ", ".join(options.get(name, ())),
             f"`{ServeSettings.model_config['env_prefix']}{name.upper()}`",
             _default(name, field),
             field.description or "",

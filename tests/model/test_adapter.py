@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from coinkv.errors import InputError, ModelNotFoundError
-from coinkv.model.adapter import AdapterCard, adapted, read_card
+from coinkv.model.adapter import AdapterCard, adapted, base_facts, read_card
 from coinkv.model.backbone import Backbone
 from coinkv.model.decode import Sampling, decode
 from coinkv.model.fill import LiveCache, fill
@@ -428,9 +428,14 @@ def test_a_view_takes_no_second_adapter(backbone, saved):
         adapted(adapted(backbone, saved), saved)
 
 
+def test_a_view_is_no_base_to_train_on(backbone, saved):
+    with pytest.raises(InputError, match="already runs with an adapter"):
+        base_facts(adapted(backbone, saved))
+
+
 def test_without_peft_the_hint_says_what_to_install(backbone, saved, monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(InputError, match=r"pip install 'coinkv\[adapters\]'"):
+    with pytest.raises(InputError, match=r"pip install peft"):
         adapted(backbone, saved)
 
 

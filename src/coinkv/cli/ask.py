@@ -36,6 +36,7 @@ def ask_command(
     ] = "",
     seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None,
     adapter: shared.Adapter = None,
+    no_adapter: shared.NoAdapter = False,
     adapter_scope: shared.AdapterScopeName = None,
     model: shared.Model = None,
     device: shared.Device = None,
@@ -50,6 +51,7 @@ def ask_command(
     from coinkv.rag.ask import CoinRAG
     from coinkv.rag.index import Index
 
+    chosen_adapter = shared.adapter_chosen(adapter, no_adapter)
     stops = tuple(stop or ())
     sampling = Sampling(max_tokens, temperature, top_p, stops, seed, first_line=not all_lines)
     chosen = method_named(method, shared.method_options(option))
@@ -61,7 +63,7 @@ def ask_command(
         k_nuggets=k_nuggets,
         sampling=sampling,
         answer_lead=answer_lead,
-        adapter=adapter,
+        adapter=chosen_adapter,
         adapter_scope=shared.scope_named(adapter_scope),
     )
     stream = asker.stream(question)
@@ -86,8 +88,11 @@ def _print_timing(answer: Answer) -> None:
     stages = ", ".join(
         f"{stage} {milliseconds(seconds)}" for stage, seconds in answer.stages_seconds.items()
     )
+    used = answer.adapter
+    with_it = f" with the adapter {used.name} ({used.digest[:8]})" if used else ""
+    first_token = milliseconds(answer.ttft_seconds)
     console.print(
-        f"{answer.method}: first token after {milliseconds(answer.ttft_seconds)} ({stages}); "
+        f"{answer.method}{with_it}: first token after {first_token} ({stages}); "
         f"Len {answer.len_tokens} tokens",
         style="dim",
         highlight=False,

@@ -29,6 +29,8 @@ def demo_command(
     index: Annotated[
         Path | None, typer.Option("--index", help="Where to keep the demo's index.")
     ] = None,
+    adapter: shared.Adapter = None,
+    no_adapter: shared.NoAdapter = False,
     model: shared.Model = None,
     device: shared.Device = None,
     dtype: shared.Dtype = None,
@@ -41,6 +43,7 @@ def demo_command(
     from coinkv.rag.build import BuildOptions, build
     from coinkv.rag.index import Index
 
+    chosen = shared.adapter_chosen(adapter, no_adapter)
     folder = index or home() / "demo"
     console.print("Preparing the model (the embedded default is converted once, about 20 s).")
     with as_file(files("coinkv.cli") / "demo_data") as data:
@@ -54,7 +57,7 @@ def demo_command(
             f"tokens, {size(report.kv_bytes)} of KV ({report.seconds:.0f} s)."
         )
     opened = Index.open(folder, model=model, device=device, dtype=dtype)
-    rows = _ask_all(opened, questions, show=not json)
+    rows = _ask_all(opened, questions, chosen, show=not json)
     ratio = statistics.median(
         answers["standard_rag"].ttft_seconds / answers["coinrag"].ttft_seconds
         for answers in rows.values()
@@ -62,6 +65,9 @@ def demo_command(
     if json:
         print_json(_facts(report, rows, ratio))
         return
+    used = {answer.adapter for answers in rows.values() for answer in answers.values()}
+    for each in filter(None, used):
+        results.print(f"\nAnswered with the adapter {each.name}; --no-adapter does without.")
     results.print(
         f"\nMedian over {len(rows)} questions: the first token comes [bold]{ratio:.1f} times[/] "
         f"sooner with coinrag than with standard_rag ({opened.settings.chunk_tokens}-token chunks)."
@@ -79,10 +85,12 @@ def _command() -> str:
     return "coinkv" if shutil.which("coinkv") else shlex.quote(sys.argv[0])
 
 
-def _ask_all(index: Index, questions: list[str], *, show: bool) -> dict[str, dict[str, Answer]]:
+def _ask_all(
+    index: Index, questions: list[str], adapter: Path | str | None, *, show: bool
+) -> dict[str, dict[str, Answer]]:
     from coinkv.rag.ask import CoinRAG
 
-    askers = {name: CoinRAG(index, method=name) for name in _METHODS}
+    askers = {name: CoinRAG(index, method=name, adapter=adapter) for name in _METHODS}
     askers["coinrag"].ask(questions[0])  # warm up: the first pass of a process is slower
     rows: dict[str, dict[str, Answer]] = {}
     for question in questions:

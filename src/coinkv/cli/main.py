@@ -13,6 +13,7 @@ from rich.text import Text
 
 from coinkv import __version__
 from coinkv.cli import (
+    adapters,
     ask,
     bench,
     boost,
@@ -26,6 +27,7 @@ from coinkv.cli import (
     report,
     serve,
     sweep,
+    train,
 )
 from coinkv.cli import eval as evaluation
 from coinkv.cli.output import console
@@ -49,6 +51,8 @@ app.command("report")(report.report_command)
 app.command("inspect")(inspect.inspect_command)
 app.command("generate")(generate.generate_command)
 app.command("serve")(serve.serve_command)
+app.command("train")(train.train_command)
+app.add_typer(adapters.app, name="adapters")
 app.add_typer(boost.app, name="boost")
 app.add_typer(index.app, name="index")
 app.add_typer(keys.app, name="keys")
@@ -99,7 +103,7 @@ def main() -> None:
         _fail_usage(error)
     if exit_code == 130:
         gc.collect()  # torch aborts when tensors of an interrupted pass outlive the interpreter
-        resumable = {"build": "build", "demo": "build", "sweep": "sweep"}
+        resumable = {"build": "build", "demo": "build", "sweep": "sweep", "train": "training"}
         work = next((resumable[name] for name in sys.argv[1:2] if name in resumable), None)
         goes_on = f"; the {work} goes on where it was when the same command is run again"
         _fail(f"interrupted{goes_on if work else ''}", 130)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from coinkv.errors import InputError
+from coinkv.model.shipped import adapter_folder
 
 if TYPE_CHECKING:
     from coinkv.evaluate.dataset import Half
@@ -33,7 +34,13 @@ MethodOptions = Annotated[
     list[str] | None,
     typer.Option("--option", help="An option of the method as NAME=VALUE; may be repeated."),
 ]
-Adapter = Annotated[Path | None, typer.Option(help="Folder of a LoRA adapter to answer with.")]
+Adapter = Annotated[
+    Path | None,
+    typer.Option(help="LoRA adapter to answer with: a folder, or a name in `adapters list`."),
+]
+NoAdapter = Annotated[
+    bool, typer.Option("--no-adapter", help="Answer without the adapter that ships for the model.")
+]
 AdapterScopeName = Annotated[
     str | None,
     typer.Option(
@@ -100,6 +107,20 @@ def half_named(text: str) -> Half:
     if text not in ("dev", "test", "all"):
         raise InputError(f"there is no half {text!r}", hint="use dev, test or all")
     return cast("Half", text)
+
+
+def adapter_chosen(adapter: Path | None, no_adapter: bool) -> Path | str | None:
+    """The adapter to answer with: the one given, none, or by default the one that ships.
+
+    Raises:
+        ModelNotFoundError: there is no such folder or name.
+        InputError: one is given, and none is wanted.
+    """
+    if adapter is not None and no_adapter:
+        raise InputError("--adapter and --no-adapter are both given", hint="give one of them")
+    if adapter is None:
+        return None if no_adapter else "default"
+    return adapter_folder(adapter)
 
 
 def scope_named(text: str | None) -> AdapterScope | None:

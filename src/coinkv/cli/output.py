@@ -44,6 +44,7 @@ def progress(*, quiet: bool = False) -> Iterator[Callable[[str, int, int], None]
         TimeRemainingColumn(),
         console=console,
         transient=True,
+        speed_estimate_period=600,  # a step of training may take minutes
         disable=quiet or not console.is_terminal,
     )
     silent = bars.disable
@@ -58,7 +59,7 @@ def progress(*, quiet: bool = False) -> Iterator[Callable[[str, int, int], None]
                 console.print(f"{stage} ...", highlight=False, soft_wrap=True)
             current["task"] = bars.add_task(stage, total=total, rate="")
         speed = bars.tasks[-1].speed
-        rate = f"{speed:.1f}/s" if speed else ""
+        rate = "" if not speed else f"{speed:.1f}/s" if speed >= 1 else f"{1 / speed:.1f} s each"
         bars.update(current["task"], completed=done, total=total, rate=rate)
 
     with bars:

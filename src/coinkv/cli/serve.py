@@ -23,6 +23,11 @@ def serve_command(
         Path | None, typer.Option(help="A folder of documents to index and serve.")
     ] = None,
     model: shared.Model = None,
+    adapter: Annotated[
+        str | None,
+        typer.Option(help="LoRA adapter to answer questions over an index with: folder or name."),
+    ] = None,
+    no_adapter: shared.NoAdapter = False,
     host: Annotated[str | None, typer.Option(help="Address. Default 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option(help="Port; 0: a free one. Default 8000.")] = None,
     data_dir: Annotated[
@@ -45,6 +50,7 @@ def serve_command(
         indexes=tuple(index) if index else None,
         docs=docs,
         model=model,
+        adapter=adapter,
         host=host,
         port=port,
         data_dir=data_dir,
@@ -54,6 +60,9 @@ def serve_command(
         max_context=max_context,
         threads=threads,
     )
+    if no_adapter:
+        shared.adapter_chosen(None if adapter is None else Path(adapter), no_adapter)
+        settings = settings.model_copy(update={"adapter": None})
     shared.use_threads(settings.threads)
     from coinkv.serve.run import run_server
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 import xxhash
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 
 from coinkv.errors import InputError, ModelNotFoundError
@@ -69,19 +69,28 @@ def read_lora(folder: Path) -> Lora:
         ModelNotFoundError: the folder holds no adapter.
         InputError: it is damaged, pickled, no LoRA adapter or more than one.
     """
-    if not (folder / _CONFIG).is_file():
-        raise ModelNotFoundError(
-            f"this folder holds no adapter ({_CONFIG})",
-            where=folder,
-            hint="name a Hugging Face PEFT folder",
-        )
-    settings, weights = _settings(folder / _CONFIG), _weights(folder)
+    settings, weights = _settings(folder), _weights(folder)
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for name, tensor in sorted(weights.items()):
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
         data = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
         digest.update(xxhash.xxh3_128_digest(data))
     return Lora(folder, settings, weights, digest.hexdigest())
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """The settings of an adapter whose files look whole; its weights are not read.
+
+    Raises:
+        ModelNotFoundError: the folder holds no adapter.
+        InputError: it is damaged, pickled, no LoRA adapter or more than one.
+    """
+    settings, path = _settings(folder), _weights_file(folder)
+    try:
+        with safe_open(path, framework="pt"):
+            return settings
+    except (SafetensorError, OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
 
 
 def json_object(path: Path) -> dict[str, Any]:
@@ -101,7 +110,14 @@ def json_object(path: Path) -> dict[str, Any]:
     return value
 
 
-def _settings(path: Path) -> dict[str, Any]:
+def _settings(folder: Path) -> dict[str, Any]:
+    path = folder / _CONFIG
+    if not path.is_file():
+        raise ModelNotFoundError(
+            f"this folder holds no adapter ({_CONFIG})",
+            where=folder,
+            hint="name a Hugging Face PEFT folder",
+        )
     config = json_object(path)
     if config.get("peft_type") != "LORA":
         raise InputError(
@@ -126,7 +142,7 @@ def _settings(path: Path) -> dict[str, Any]:
     return settings
 
 
-def _weights(folder: Path) -> dict[str, torch.Tensor]:
+def _weights_file(folder: Path) -> Path:
     path = folder / _WEIGHTS
     if not path.is_file() and (folder / _PICKLED).exists():
         raise InputError(
@@ -140,14 +156,23 @@ def _weights(folder: Path) -> dict[str, torch.Tensor]:
             where=folder,
             hint="use a whole copy of it",
         )
+    return path
+
+
+def _unreadable(path: Path, error: Exception) -> InputError:
+    return InputError(
+        f"damaged: cannot be read as safetensors ({_short(error)})",
+        where=path,
+        hint="use a whole copy",
+    )
+
+
+def _weights(folder: Path) -> dict[str, torch.Tensor]:
+    path = _weights_file(folder)
     try:
         stored = load_file(path)
     except (SafetensorError, OSError, ValueError) as error:
-        raise InputError(
-            f"damaged: cannot be read as safetensors ({_short(error)})",
-            where=path,
-            hint="use a whole copy",
-        ) from error
+        raise _unreadable(path, error) from error
     integers = [name for name, tensor in stored.items() if not tensor.is_floating_point()]
     if integers:
         raise InputError(
@@ -186,24 +211,78 @@ def adapted_layers(backbone: Backbone, lora: Lora) -> tuple[AdaptedLayer, ...]:
         ) from error
 
 
-def _around(model: Any, lora: Lora) -> tuple[AdaptedLayer, ...]:
-    from peft import LoraConfig, get_peft_model_state_dict, inject_adapter_in_model
+def fresh_layers(
+    backbone: Backbone, settings: dict[str, Any], seed: int
+) -> tuple[AdaptedLayer, ...]:
+    """PEFT's layers around the model's own as an adapter begins: B is zero, so nothing changes yet.
 
-    slots = [
+    A and B are float32 whatever the model computes in, and want gradients. The model itself stays
+    as it was. Nothing else may run it meanwhile.
+
+    Args:
+        backbone: the model.
+        settings: fields of `peft.LoraConfig`.
+        seed: of the random A.
+
+    Raises:
+        InputError: no layer of this model can be adapted so.
+    """
+    from peft import LoraConfig, inject_adapter_in_model
+
+    model = backbone.model
+    slots = _slots(model)
+    try:
+        with _left_as_it_was(model, slots):
+            torch.manual_seed(seed)
+            inject_adapter_in_model(LoraConfig(**settings), model, _NAME)
+            layers = _swapped(slots)
+    except (ValueError, TypeError) as error:
+        raise InputError(
+            f"no adapter can be put around the layers of {backbone.name} ({_short(error)})",
+            hint="name linear layers of this model as targets",
+        ) from error
+    for layer in layers:
+        if not layer.adapted.lora_A:
+            raise InputError(
+                f"{layer.name} of {backbone.name} is no linear layer",
+                hint="name linear layers of this model as targets",
+            )
+        layer.adapted.eval()
+        for name, parameter in layer.adapted.named_parameters():
+            if "lora_" in name:
+                parameter.data = parameter.data.float()
+                parameter.requires_grad_(True)
+    return layers
+
+
+def _slots(model: Any) -> list[tuple[dict[str, Any], str, Any]]:
+    """Every module of a model, where it hangs, so that it can be put back."""
+    return [
         (module._modules, name, layer)
         for module in model.modules()
         for name, layer in module._modules.items()
     ]
+
+
+def _swapped(slots: list[tuple[dict[str, Any], str, Any]]) -> tuple[AdaptedLayer, ...]:
+    """The layers that PEFT put others around."""
+    return tuple(
+        AdaptedLayer(siblings, name, layer, siblings[name])
+        for siblings, name, layer in slots
+        if siblings[name] is not layer
+    )
+
+
+def _around(model: Any, lora: Lora) -> tuple[AdaptedLayer, ...]:
+    from peft import LoraConfig, get_peft_model_state_dict, inject_adapter_in_model
+
+    slots = _slots(model)
     with _left_as_it_was(model, slots):
         config = LoraConfig(**lora.settings, init_lora_weights=False, inference_mode=True)
         inject_adapter_in_model(config, model, _NAME)
         held = get_peft_model_state_dict(model, adapter_name=_NAME, save_embedding_layers=False)
         _copy(lora, {name.removeprefix(_PREFIX): tensor for name, tensor in held.items()})
-        layers = tuple(
-            AdaptedLayer(siblings, name, layer, siblings[name])
-            for siblings, name, layer in slots
-            if siblings[name] is not layer
-        )
+        layers = _swapped(slots)
     for layer in layers:
         layer.adapted.eval()
     return layers

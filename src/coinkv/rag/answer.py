@@ -36,6 +36,19 @@ class Evidence:
 
 
 @dataclass(frozen=True)
+class AdapterUsed:
+    """The adapter that an answer was given with.
+
+    Attributes:
+        name: of its folder.
+        digest: hex digest of its settings and weights.
+    """
+
+    name: str
+    digest: str
+
+
+@dataclass(frozen=True)
 class Answer:
     """What `CoinRAG.ask` returns.
 
@@ -56,6 +69,7 @@ class Answer:
         blocks_damaged: blocks that failed their checksum and were recomputed.
         layer_tokens: tokens computed up to the first token, summed over the layers.
         flops: floating-point operations of that.
+        adapter: the adapter it was given with, if any.
     """
 
     text: str
@@ -74,6 +88,7 @@ class Answer:
     blocks_damaged: int
     layer_tokens: int
     flops: int
+    adapter: AdapterUsed | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The answer as JSON-ready facts, times in milliseconds."""

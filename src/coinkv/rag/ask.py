@@ -19,7 +19,7 @@ from coinkv.model.decode import FinishReason, Sampling, decode
 from coinkv.model.decode_batch import Decoded
 from coinkv.model.fill import fill
 from coinkv.model.work import Work, flops
-from coinkv.rag.adapters import AdapterScope, adapted_bench
+from coinkv.rag.adapters import AdapterScope, LoadedAdapter, adapter_for
 from coinkv.rag.answer import Answer, Evidence
 from coinkv.rag.evidence import evidence_of, in_context
 from coinkv.rag.index import Index
@@ -61,10 +61,15 @@ class CoinRAG:
         sampling: how answers are decoded; by default greedily, up to 64 tokens or the first line.
         answer_lead: first words of every answer, given to the model; `"The answer is:"` has small
             models name the answer instead of writing a sentence about it.
-        adapter: folder of a LoRA adapter (PEFT) to answer with.
+        adapter: LoRA adapter to answer with: a folder (PEFT), a name (see `coinkv.model.shipped`),
+            or one that is loaded already. `"default"` is the one that ships for the index's
+            backbone, or none where none does.
         adapter_scope: the adapter takes part in what is computed `live` only, so that the index's
             KV stays valid, or in `all`, so that chunks are encoded with it, too, when they are
             first asked for. None: what the adapter's card says, else `live`.
+
+    Attributes:
+        adapter: the adapter that answers, if any.
 
     Raises:
         InputError: the index is empty, k is below 1 or above what it holds, the method is unknown,
@@ -80,16 +85,13 @@ class CoinRAG:
         k_nuggets: int | None = None,
         sampling: Sampling | None = None,
         answer_lead: str = "",
-        adapter: str | Path | None = None,
+        adapter: str | Path | LoadedAdapter | None = None,
         adapter_scope: AdapterScope | None = None,
     ) -> None:
         self.index = index
-        self.bench = index.bench
-        if adapter_scope is not None and adapter is None:
-            raise InputError("adapter_scope is given without an adapter", hint="name its folder")
-        if adapter is not None:
-            self.bench = adapted_bench(index.bench, Path(adapter), adapter_scope)
         self.method = method_named(method) if isinstance(method, str) else method
+        self.adapter = adapter_for(index.backbone, self.method.name, adapter, adapter_scope)
+        self.bench = index.bench if self.adapter is None else self.adapter.bench(index.bench)
         if not index.vectors.chunks:
             raise InputError("the index is empty", where=index.folder, hint="add documents to it")
         self.k_chunks = _within("k_chunks", k_chunks, DEFAULT_K_CHUNKS, index.vectors.chunks)
@@ -185,6 +187,7 @@ class CoinRAG:
             blocks_damaged=counts.damaged,
             layer_tokens=first.work.layer_tokens,
             flops=flops(self.bench.backbone, first.work),
+            adapter=None if self.adapter is None else self.adapter.used,
         )
 
 

@@ -66,7 +66,7 @@ class ChunkFinisher:
         New nuggets cost no encoding, and a lost KV block costs no extraction.
         """
         known = self.catalogue.known(
-            distinct, extractor=self._extractor_identity, embedder=self.plan.embedder.identity
+            distinct, extractor=self.extractor_identity, embedder=self.plan.embedder.identity
         )
         stored = set(self.blocks.store.keys())
         to_encode = dict.fromkeys(h for h in distinct if self.blocks.key_of(h) not in stored)
@@ -77,7 +77,7 @@ class ChunkFinisher:
             for done, content_hash in enumerate(work):
                 tell("encoding chunks", done, len(work))
                 chunk = distinct[content_hash]
-                content = None if content_hash in known else self._content(chunk, candidates)
+                content = None if content_hash in known else self.content(chunk, candidates)
                 if content_hash in to_encode:
                     self._encode(chunk, content, finisher, sample=content_hash in sampled)
                 elif content is not None:
@@ -85,7 +85,8 @@ class ChunkFinisher:
             tell("encoding chunks", len(work), len(work))
         return len(to_encode)
 
-    def _content(self, chunk: Chunk, candidates: Iterator[Sequence[str]]) -> Content:
+    def content(self, chunk: Chunk, candidates: Iterator[Sequence[str]]) -> Content:
+        """Nuggets and vectors of a chunk, whose candidates come next from the iterator."""
         with self.times.stage("extract"):
             found = next(candidates)
         with self.times.stage("align"):
@@ -109,7 +110,7 @@ class ChunkFinisher:
             fuzzy=aligned.fuzzy,
             abandoned=aligned.abandoned,
             covered_tokens=aligned.covered_tokens,
-            extractor=self._extractor_identity,
+            extractor=self.extractor_identity,
             embedder=self.plan.embedder.identity,
             chunk_vector=vectors[0],
             nugget_vectors=vectors[1:],
@@ -144,7 +145,8 @@ class ChunkFinisher:
         finisher.submit(keep)
 
     @property
-    def _extractor_identity(self) -> str:
+    def extractor_identity(self) -> str:
+        """What nuggets are found by: the extractor with its options, and tau."""
         return f"{self.plan.extractor.identity} tau={self.plan.tau:g}"
 
 

@@ -114,6 +114,24 @@ class VectorIndex:
             shutil.rmtree(part, ignore_errors=True)
 
     @classmethod
+    def of(cls, rows: Iterable[VectorRow], embedder_identity: str) -> VectorIndex:
+        """An index of few rows, searched exactly and kept in memory only.
+
+        Args:
+            rows: one a chunk.
+            embedder_identity: of what made the vectors.
+        """
+        arrays = _collected(rows)
+        meta = {
+            "embedder": embedder_identity,
+            "chunks": len(arrays["chunk_hashes"]),
+            "nuggets": len(arrays["nugget_spans"]),
+            "graph": False,
+            "checksums": {},
+        }
+        return cls(Path(), meta, arrays)
+
+    @classmethod
     def open(cls, folder: Path) -> VectorIndex:
         """Map the files of a generation.
 

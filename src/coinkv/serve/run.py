@@ -12,6 +12,8 @@ import uvicorn
 
 from coinkv.errors import InputError
 from coinkv.methods.registry import method_named
+from coinkv.model.shipped import adapter_folder
+from coinkv.rag.adapters import DEFAULT_ADAPTER
 from coinkv.repair.strategies import require_strategy
 from coinkv.serve.app import create_app
 from coinkv.serve.observe.logs import configure_logs
@@ -98,9 +100,11 @@ def _require_usable(settings: ServeSettings) -> None:
     """Refuse what can be seen to be wrong before anybody is told that the server listens.
 
     Raises:
-        InputError: there is no such method, repair strategy or folder.
+        InputError: there is no such method, adapter, repair strategy or folder.
     """
     method_named(settings.method)
+    if settings.adapter not in (None, DEFAULT_ADAPTER):
+        adapter_folder(settings.adapter)
     require_strategy(settings.repair)
     for folder in (*settings.indexes, *(() if settings.docs is None else (settings.docs,))):
         if not folder.expanduser().exists():

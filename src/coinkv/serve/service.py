@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from coinkv.config import DEFAULT_EMBEDDER
-from coinkv.errors import CoinKVError, NotReadyError
+from coinkv.errors import CoinKVError, InputError, NotReadyError
 from coinkv.model.backbone import Backbone
 from coinkv.model.load import load
 from coinkv.model.turns import Turns
+from coinkv.rag.adapters import LoadedAdapter, load_adapter
 from coinkv.rag.index import Index
 from coinkv.serve.engines.models import Models
 from coinkv.serve.engines.paced import PacedEmbedders
@@ -159,7 +160,8 @@ class Service:
             backbone = replace(given, turns=turns, pass_tokens=settings.pass_tokens)
             embedders = PacedEmbedders(turns)
             embedder = embedders.named(DEFAULT_EMBEDDER)
-            models = Models(settings, backbone, embedder, DEFAULT_EMBEDDER, library)
+            adapter = _adapter(settings, backbone)
+            models = Models(settings, backbone, embedder, DEFAULT_EMBEDDER, library, adapter)
             models.warm(DEFAULT_NAMESPACE)
             scheduler = Scheduler(turns, _limits(settings), self.metrics)
             library.start()
@@ -168,6 +170,28 @@ class Service:
 
     def _told(self, streams: bool, tokens: int, seconds: float) -> None:
         self.metrics.step("decode" if streams else "prefill", tokens, seconds)
+
+
+def _adapter(settings: ServeSettings, backbone: Backbone) -> LoadedAdapter | None:
+    """The adapter that answers questions over an index, loaded once for all of them.
+
+    Raises:
+        InputError: it does not fit, or wants chunks encoded with it, which indexing does not do.
+    """
+    if settings.adapter is None:
+        return None
+    adapter = load_adapter(backbone, settings.adapter)
+    if adapter is None:
+        return None
+    if adapter.scope == "all":
+        raise InputError(
+            "this adapter was trained for chunks encoded with it (scope all), and the server's "
+            "indexes are encoded without",
+            where=settings.adapter,
+            hint="use one of scope live, or ask with: coinkv ask --adapter",
+        )
+    _log.info("questions over an index are answered with the adapter %s", adapter.used.name)
+    return adapter
 
 
 def _limits(settings: ServeSettings) -> Limits:

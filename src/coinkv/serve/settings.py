@@ -46,6 +46,11 @@ class ServeSettings(BaseSettings):
         default_factory=dict, description="Other names of models, as JSON: alias to name."
     )
 
+    adapter: str | None = Field(
+        "default",
+        description="Adapter that answers questions over an index: a name, a folder, `default` "
+        "(the one that ships for the model, if one does) or `none`.",
+    )
     method: str = Field("coinrag", description="Method that answers questions over an index.")
     condense: Condense = Field("auto", description="How earlier turns of a chat are condensed.")
     answer_tokens: int = Field(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
-from coinkv.errors import InputError
 from coinkv.evaluate.report.charts import Chart, Panel, Series
+from coinkv.evaluate.report.rendering import rendered
 from coinkv.evaluate.report.style import OTHERS, Dashes, Style, styles_of
 
 if TYPE_CHECKING:
@@ -29,21 +28,6 @@ _ABOVE: dict[str, Any] = {
     "color": "#555555",
     "ha": "center",
 }
-_SETTINGS: dict[str, Any] = {
-    "text.parse_math": False,  # names come from the data
-    "svg.fonttype": "none",  # text stays text: it can be searched and read aloud
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#888888",
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#e4e4e4",
-    "legend.frameon": False,
-}
 
 
 def drawn(chart: Chart) -> dict[str, bytes]:
@@ -54,22 +38,7 @@ def drawn(chart: Chart) -> dict[str, bytes]:
     Raises:
         InputError: matplotlib is not installed.
     """
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise InputError(
-            "figures need matplotlib, which is not installed",
-            hint="run: pip install 'coinkv[eval]'",
-        ) from error
-    settings: Any = {**_SETTINGS, "svg.hashsalt": chart.name}
-    with matplotlib.rc_context(settings):
-        figure = _figure(chart)
-        contents = {}
-        for suffix, metadata in (("svg", {"Date": None, "Title": chart.title}), ("png", None)):
-            file = io.BytesIO()
-            figure.savefig(file, format=suffix, dpi=200, metadata=metadata, facecolor="white")
-            contents[suffix] = file.getvalue()
-    return contents
+    return rendered(chart.name, chart.title, lambda: _figure(chart), extra="eval")
 
 
 def _figure(chart: Chart) -> Figure:

@@ -18,6 +18,7 @@ from coinkv.errors import ModelNotFoundError
 from coinkv.model.backbone import Backbone
 from coinkv.model.chat import AnyPrompt, Message
 from coinkv.model.decode import Sampling
+from coinkv.rag.adapters import LoadedAdapter, adapter_for
 from coinkv.repair.base import Strategy
 from coinkv.repair.strategies import strategy_named
 from coinkv.retrieval.embed import Embedder
@@ -63,6 +64,7 @@ class Models:
         embedder: the embedder, which takes turns, too.
         embedder_name: its name.
         library: the indexes.
+        adapter: answers questions to the indexes; prompts never.
     """
 
     def __init__(
@@ -72,10 +74,11 @@ class Models:
         embedder: Embedder,
         embedder_name: str,
         library: Library,
+        adapter: LoadedAdapter | None = None,
     ) -> None:
         self.backbone, self.embedder, self.embedder_name = backbone, embedder, embedder_name
         self.backbone_name = public_name(settings.model)
-        self._settings, self._library = settings, library
+        self._settings, self._library, self._adapter = settings, library, adapter
         self._created = int(time.time())
         folder = None if settings.disk_bytes is None else settings.data_dir / "kv"
         self._tiers = Tiers(
@@ -156,6 +159,7 @@ class Models:
         return QuestionTask(
             lambda: self._library.open(namespace, index),
             self.backbone,
+            adapter_for(self.backbone, chosen.method or "coinrag", self._adapter),
             messages,
             chosen,
             answer_tokens=answer_tokens,

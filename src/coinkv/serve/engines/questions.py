@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from coinkv.methods.registry import method_named
+from coinkv.model.backbone import Backbone
 from coinkv.model.chat import Message
 from coinkv.model.decode import Sampling
 from coinkv.model.decode_batch import Decoded
+from coinkv.rag.adapters import LoadedAdapter
 from coinkv.rag.answer import Answer
 from coinkv.rag.ask import CoinRAG, FirstToken
 from coinkv.rag.citations import Citation, cite
@@ -72,11 +74,13 @@ class QuestionTask(Task):
     """The last message of a chat, asked of an index.
 
     `Done.result` is a `QuestionResult`; `Begun.facts` has `question` (condensed), `method`,
-    `len_tokens`, `suffix_tokens` and `evidence`, a tuple of `coinkv.rag.answer.Evidence`.
+    `adapter` (its name and digest, or None), `len_tokens`, `suffix_tokens` and `evidence`, a tuple
+    of `coinkv.rag.answer.Evidence`.
 
     Args:
         open_index: gives the index for as long as the question needs it.
-        backbone: the model it will be answered by.
+        backbone: the index's model.
+        adapter: answers in its place, if given; earlier turns are condensed without it.
         messages: a chat; its last message is the question.
         options: how to answer, nothing of it None but the numbers of pieces.
         answer_tokens: room for the answer.
@@ -88,14 +92,16 @@ class QuestionTask(Task):
     def __init__(
         self,
         open_index: Callable[[], AbstractContextManager[Index]],
-        backbone: Any,
+        backbone: Backbone,
+        adapter: LoadedAdapter | None,
         messages: Sequence[Message],
         options: QuestionOptions,
         *,
         answer_tokens: int,
         generate: Generate,
     ) -> None:
-        self.backbone = backbone
+        self.backbone = backbone if adapter is None else adapter.view
+        self._adapter = adapter
         self._open_index, self._messages, self._options = open_index, messages, options
         self._answer_tokens, self._generate = answer_tokens, generate
 
@@ -121,6 +127,7 @@ class QuestionTask(Task):
                 k_chunks=options.k_chunks,
                 k_nuggets=options.k_nuggets,
                 answer_lead=options.answer_lead,
+                adapter=self._adapter,
             )
             mode = options.condense or "auto"
             question = condense(self._messages, mode, generate=self._generate)
@@ -155,6 +162,7 @@ class QuestionTask(Task):
             facts={
                 "question": asked.question,
                 "method": asked.asker.method.name,
+                "adapter": None if self._adapter is None else asdict(self._adapter.used),
                 "len_tokens": first.context_tokens,
                 "suffix_tokens": len(first.suffix_ids),
                 "blocks_missing": first.context.counts.missing,

@@ -1,0 +1,33 @@
+#!/bin/sh
+# Every command behind the default adapter and benchmarks/results/finetuning.
+#
+#   sh benchmarks/finetuning.sh DATA DIR
+#
+# DATA holds train/*.jsonl.gz and eval/*.jsonl (the schema is in docs/evaluation-data.md); runs and
+# the cache of encoded passages go to DIR, whose indexes/ holds what benchmarks/multihop.sh built. On
+# two cores: about three hours. What was cut off goes on when it is run again.
+set -eu
+data=$1 dir=$2
+
+multihop="--data $data/train/hotpotqa.jsonl.gz --data $data/train/2wikimqa.jsonl.gz
+    --data $data/train/musique.jsonl.gz --against $data/eval/hotpotqa.jsonl
+    --against $data/eval/2wikimqa.jsonl --against $data/eval/musique.jsonl"
+
+# the default adapter
+coinkv train "$dir/runs/smollm2-135m-instruct-nuggets" $multihop \
+    --data "$data/train/squad.jsonl.gz=0.33" --data "$data/train/nq_oracle.jsonl.gz=0.33" --rows 720 \
+    --dev "$data/eval/hotpotqa.jsonl" --dev "$data/eval/2wikimqa.jsonl" \
+    --dev "$data/eval/musique.jsonl" --dev-limit 16 --evaluate-every 90 \
+    --micro-batch 8 --accumulation 1 --epochs 3 --no-checkpointing --cache "$dir/cache"
+
+# controls and ablations: the same 240 rows once, in 30 steps of 8 rows
+trained() {
+    name=$1
+    shift
+    coinkv train "$dir/runs/$name" $multihop --rows 240 --cache "$dir/cache" "$@"
+}
+trained coinrag_live --objective coinrag --micro-batch 8 --accumulation 1 --no-checkpointing
+trained chunks_live --objective standard_cag --micro-batch 8 --accumulation 1 --no-checkpointing
+trained coinrag_all --objective coinrag --through-cache --micro-batch 2 --accumulation 4
+trained plain_rag --objective standard_rag --micro-batch 1 --accumulation 8
+trained turborag_live --objective turborag --micro-batch 8 --accumulation 1 --no-checkpointing
