@@ -16,7 +16,7 @@ from coinkv.methods.blocks import ChunkBlocks, ChunkTokens
 from coinkv.model.backbone import Backbone
 from coinkv.model.clock import StageClock
 from coinkv.model.prompt import build_prompt
-from coinkv.rag.ask import _prefilled
+from coinkv.rag.ask import prefilled
 from coinkv.rag.index import encoded_prefix
 from coinkv.retrieval.two_stage import Retrieval
 from coinkv.store.disk import DiskStore
@@ -71,7 +71,7 @@ def asked(
 ) -> tuple[Context, torch.Tensor]:
     """The context after the question's pass, and the logits `[1, vocabulary]`."""
     context = method.compose(bench, evidence, ROOM, StageClock(bench.backbone.synchronize))
-    return context, _prefilled(bench.backbone, context, SUFFIX)
+    return context, prefilled(bench.backbone, context, SUFFIX)
 
 
 def masked_logits(

@@ -15,7 +15,7 @@ from coinkv.methods.coinrag import CoinRAG
 from coinkv.methods.epic import EPIC
 from coinkv.methods.standard_cag import StandardCAG
 from coinkv.methods.turborag import TurboRAG
-from coinkv.rag.ask import _prefilled
+from coinkv.rag.ask import prefilled
 from composing import ROOM, compose, difference, hashes, retrieval
 from made_up_chunks import BY_HASH, CHUNKS, LENGTHS, SUFFIX, asked, masked_logits
 from small_corpus import QUESTIONS
@@ -45,7 +45,7 @@ def test_turborag_reordered_block_attention_and_cached_chunks_are_one_context(in
     suffix = index.bench.prompt.suffix_ids(QUESTIONS[0])
     methods = TurboRAG(), BlockAttention(), StandardCAG(encode_after="nothing"), StandardCAG()
     contexts = [compose(method, index, evidence) for method in methods]
-    logits = [_prefilled(index.backbone, context, suffix) for context in contexts]
+    logits = [prefilled(index.backbone, context, suffix) for context in contexts]
     alike = [
         same(context.cache.block(), contexts[0].cache.block())
         and context.pieces == contexts[0].pieces

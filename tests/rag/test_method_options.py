@@ -14,7 +14,7 @@ from coinkv.methods.registry import METHODS, method_named
 from coinkv.methods.text_nuggets import TextNuggets
 from coinkv.model.decode import Sampling
 from coinkv.rag.ask import CoinRAG as Asker
-from coinkv.rag.ask import _prefilled
+from coinkv.rag.ask import prefilled
 from coinkv.rag.index import Index
 from coinkv.retrieval.two_stage import Retrieval
 from composing import compose, difference, hashes, own_logits, retrieval
@@ -44,10 +44,10 @@ def test_text_nuggets_is_full_prefill_of_the_tokens_that_coinrag_places(index, o
     ids = index.bench.token_ids(placed.pieces, evidence)
     assert text.live.token_ids == ids
     assert text.len_tokens == placed.len_tokens == len(ids)
-    logits = _prefilled(index.backbone, text, suffix)
+    logits = prefilled(index.backbone, text, suffix)
     reference = own_logits(index, [*ids, *suffix], 1)
     assert difference(logits, reference) < 1e-5
-    assert difference(_prefilled(index.backbone, placed, suffix), reference) > 1e-3
+    assert difference(prefilled(index.backbone, placed, suffix), reference) > 1e-3
 
 
 def test_each_order_puts_nuggets_where_it_says_and_no_token_twice(index):
@@ -128,7 +128,7 @@ def test_nuggets_that_are_not_aligned_stay_where_they_stood_in_their_chunk(index
         context.cache.keys[:, :, prefix + 8 : prefix + 12], kv[:, :, 0].permute(1, 2, 0, 3)
     )
     suffix = index.bench.prompt.suffix_ids(QUESTIONS[0])
-    _prefilled(index.backbone, context, suffix)
+    prefilled(index.backbone, context, suffix)
     asked_at = range(prefix + 34, prefix + 34 + len(suffix))
     assert context.cache.positions.tolist() == [*range(prefix), *stood, *asked_at]
 
@@ -174,7 +174,7 @@ def test_no_nugget_at_all_leaves_nuggets_methods_the_prompt_and_others_their_chu
         held = [piece.chunk for piece in context.pieces[1:] if not piece.linking]
         assert held == chunks
         suffix = index.bench.prompt.suffix_ids(QUESTIONS[0])
-        logits = _prefilled(index.backbone, context, suffix)
+        logits = prefilled(index.backbone, context, suffix)
         if not chunks:
             ids = [*index.bench.prompt.prefix_ids, *suffix]
             assert difference(logits, own_logits(index, ids, 1)) < 1e-5

@@ -143,7 +143,7 @@ class CoinRAG:
             )
         clock.lap("retrieve")
         context = self.method.compose(bench, found, len(suffix) + answer_tokens, clock)
-        logits = _prefilled(backbone, context, suffix)
+        logits = prefilled(backbone, context, suffix)
         clock.lap("prefill")
         work = context.cache.work
         return FirstToken(context, context.len_tokens, suffix, logits, found, clock, work)
@@ -191,8 +191,17 @@ class CoinRAG:
         )
 
 
-def _prefilled(backbone: Backbone, context: Context, suffix: tuple[int, ...]) -> torch.Tensor:
-    """Compute what is live in the context and the question behind it, in one pass."""
+def prefilled(backbone: Backbone, context: Context, suffix: tuple[int, ...]) -> torch.Tensor:
+    """Compute what is live in the context and the question behind it, in one pass.
+
+    Args:
+        backbone: the model.
+        context: its cache holds the question afterwards.
+        suffix: tokens of the question.
+
+    Returns:
+        `[1, vocabulary]` float32 logits behind the question.
+    """
     live = context.live
     held = context.cache.positions
     start = int(held.max()) + 1 if len(held) else 0

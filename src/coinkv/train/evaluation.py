@@ -9,10 +9,9 @@ from typing import Any
 import torch
 
 from coinkv.evaluate.metrics import exact_match, token_f1
-from coinkv.methods.base import Context
 from coinkv.model.decode import Sampling
 from coinkv.model.decode_batch import decode_batch
-from coinkv.model.fill import fill
+from coinkv.rag.ask import prefilled
 from coinkv.train.composing import Composer
 from coinkv.train.data import TrainingRow
 from coinkv.train.showing import loss_sum
@@ -100,13 +99,12 @@ def dev_sums(
 def _asked(composer: Composer, rows: Sequence[TrainingRow], answer_tokens: int) -> Sums:
     shower, view = composer.shower, composer.learner.view
     found = [composer.evidence(row) for row in rows]
-    contexts: list[Context | None] = []
-    loss, tokens = 0.0, 0
+    method = shower.objective.method
     with composer.bench() as bench, torch.no_grad():
-        method = shower.objective.method
-        for row, evidence in zip(rows, found, strict=True):
-            room = answer_tokens
-            contexts.append(shower.fitting(bench, method, row.row, evidence, room))
+        contexts = [
+            shower.fitting(bench, method, row.row, evidence, answer_tokens)
+            for row, evidence in zip(rows, found, strict=True)
+        ]
     asked = [(row, c) for row, c in zip(rows, contexts, strict=True) if c is not None]
     if not asked:
         return Sums(questions=len(rows))
@@ -114,7 +112,12 @@ def _asked(composer: Composer, rows: Sequence[TrainingRow], answer_tokens: int) 
     with view.computing():
         loss = float(loss_sum(view, shown, checkpointing=False))
     tokens = sum(len(each.targets) for each in shown)
-    logits = [_first_logits(composer, row, context) for row, context in asked]
+    lead = shower.recipe.answer_lead
+    suffixes = [bench.prompt.suffix_ids(row.row.question, lead) for row, _ in asked]
+    logits = [
+        prefilled(view, context, suffix)
+        for (_, context), suffix in zip(asked, suffixes, strict=True)
+    ]
     answers = decode_batch(
         view, [c.cache for _, c in asked], logits, Sampling(answer_tokens, first_line=True)
     )
@@ -127,20 +130,3 @@ def _asked(composer: Composer, rows: Sequence[TrainingRow], answer_tokens: int) 
         sum(exact_match(text, right) for text, right in pairs),
         len(rows),
     )
-
-
-def _first_logits(composer: Composer, row: TrainingRow, context: Context) -> torch.Tensor:
-    shower, view = composer.shower, composer.learner.view
-    suffix = composer.passages.bench.prompt.suffix_ids(row.row.question, shower.recipe.answer_lead)
-    live, cache = context.live, context.cache
-    start = int(cache.positions.max()) + 1
-    logits = fill(
-        view,
-        cache,
-        (*live.token_ids, *suffix),
-        torch.cat([live.positions, torch.arange(start, start + len(suffix))]),
-        embeddings=live.embeddings,
-    )
-    if logits is None:
-        raise TypeError("fill was asked for logits")
-    return logits
