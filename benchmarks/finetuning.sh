@@ -18,7 +18,14 @@ coinkv train "$dir/runs/smollm2-135m-instruct-nuggets" $multihop \
     --data "$data/train/squad.jsonl.gz=0.33" --data "$data/train/nq_oracle.jsonl.gz=0.33" --rows 720 \
     --dev "$data/eval/hotpotqa.jsonl" --dev "$data/eval/2wikimqa.jsonl" \
     --dev "$data/eval/musique.jsonl" --dev-limit 16 --evaluate-every 90 \
-    --micro-batch 8 --accumulation 1 --epochs 3 --no-checkpointing --cache "$dir/cache"
+    --micro-batch 8 --accumulation 1 --epochs 3 --no-checkpointing --cache "$dir/cache" \
+    --licence CC-BY-SA-4.0 \
+    --attribution "base: SmolLM2-135M-Instruct (Hugging Face), Apache-2.0" \
+    --attribution "HotpotQA (Yang et al. 2018), CC BY-SA 4.0" \
+    --attribution "2WikiMultihopQA (Ho et al. 2020), Apache-2.0" \
+    --attribution "MuSiQue (Trivedi et al. 2022), CC BY 4.0" \
+    --attribution "SQuAD (Rajpurkar et al. 2016), CC BY-SA 4.0" \
+    --attribution "Natural Questions (Kwiatkowski et al. 2019), CC BY-SA 3.0"
 
 # controls and ablations: the same 240 rows once, in 30 steps of 8 rows
 trained() {

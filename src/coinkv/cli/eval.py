@@ -33,7 +33,7 @@ def eval_command(
         int, typer.Option(help="Time so many queries; 0 times each question once.")
     ] = 0,
     answer_tokens: shared.AnswerTokens = 32,
-    answer_lead: shared.AnswerLead = "The answer is:",
+    answer_lead: shared.ScoredLead = None,
     batch: shared.Batch = 8,
     per_question: Annotated[
         Path | None, typer.Option(help="Write a JSON line a question to this file.")
@@ -68,7 +68,12 @@ def eval_command(
     require_answers(eval_set)
     chosen = method_named(method, shared.method_options(option))
     asking = Asking(
-        answer_tokens, answer_lead, batch, adapter, shared.scope_named(adapter_scope), seed
+        answer_tokens,
+        shared.lead_for(answer_lead, adapter),
+        batch,
+        adapter,
+        shared.scope_named(adapter_scope),
+        seed,
     )
     opened = Index.open(index, model=model, device=device, dtype=dtype)
     asker = CoinRAG(opened, method=chosen, k_chunks=k_chunks, k_nuggets=k_nuggets)

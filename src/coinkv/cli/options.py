@@ -51,6 +51,13 @@ AdapterScopeName = Annotated[
 Limit = Annotated[int | None, typer.Option(help="Only the first so many questions.")]
 AnswerTokens = Annotated[int, typer.Option(help="Most tokens of an answer.")]
 AnswerLead = Annotated[str, typer.Option(help="First words of every answer, given to the model.")]
+ScoredLead = Annotated[
+    str | None,
+    typer.Option(
+        "--answer-lead",
+        help="First words of every answer. Default: the adapter's card's, or 'The answer is:'.",
+    ),
+]
 Batch = Annotated[int, typer.Option(help="Answers decoded together.")]
 OrderSeed = Annotated[int, typer.Option("--seed", help="Seed of the order of timed queries.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -121,6 +128,23 @@ def adapter_chosen(adapter: Path | None, no_adapter: bool) -> Path | str | None:
     if adapter is None:
         return None if no_adapter else "default"
     return adapter_folder(adapter)
+
+
+def lead_for(given: str | None, adapter: Path | None) -> str:
+    """First words of answers that are scored: those given, else those the adapter learned behind.
+
+    Raises:
+        ModelNotFoundError: there is no such adapter.
+        InputError: its card is damaged.
+    """
+    from coinkv.evaluate.run import ANSWER_LEAD
+    from coinkv.model.adapter import read_card
+
+    if given is not None:
+        return given
+    card = None if adapter is None else read_card(adapter)
+    learned = None if card is None else card.answer_lead
+    return ANSWER_LEAD if learned is None else learned
 
 
 def scope_named(text: str | None) -> AdapterScope | None:

@@ -53,7 +53,7 @@ def sweep_command(
         int, typer.Option(help="The same where the median is above half a second.")
     ] = 200,
     answer_tokens: shared.AnswerTokens = 32,
-    answer_lead: shared.AnswerLead = "The answer is:",
+    answer_lead: shared.ScoredLead = None,
     batch: shared.Batch = 8,
     label: Annotated[
         str | None, typer.Option(help="Label of the index. Default: the extractor's name.")
@@ -88,7 +88,12 @@ def sweep_command(
     read = [read_set(name) for name in sets]
     named = label or extractor.value
     asking = Asking(
-        answer_tokens, answer_lead, batch, adapter, shared.scope_named(adapter_scope), seed
+        answer_tokens,
+        shared.lead_for(answer_lead, adapter),
+        batch,
+        adapter,
+        shared.scope_named(adapter_scope),
+        seed,
     )
     values = (k_chunks, k_nuggets, ratios)
     if chosen_from:

@@ -46,6 +46,13 @@ class AdapterCard:
         """It means to be used by default where it ships in the package."""
         return self.facts.get("default") is True and self.scope == "live"
 
+    @property
+    def answer_lead(self) -> str | None:
+        """First words of the answers it was trained with; None where the card says nothing."""
+        recipe = self.facts.get("recipe")
+        lead = recipe.get("answer_lead") if isinstance(recipe, dict) else None
+        return lead if isinstance(lead, str) else None
+
     def fits(self, backbone: Backbone) -> bool:
         """Whether a backbone is the one it was trained on, in whatever dtype it is loaded.
 
