@@ -205,3 +205,62 @@ def test_demo_uses_the_adapter_that_ships_for_both_methods_unless_told_otherwise
 def test_demo_refuses_an_unknown_adapter_before_it_builds(coinkv, shipped, tmp_path):
     refused(coinkv("demo", "--index", tmp_path / "index", "--adapter", "other"), NAME)
     assert not (tmp_path / "index").exists()
+
+
+HOSTILE = "[red]x[/red]\x1b]0;y\x07\n\u202e"
+
+
+def is_plain(text):
+    return all(line.isprintable() for line in text.splitlines())
+
+
+def test_what_names_and_cards_say_does_nothing_to_the_terminal(
+    coinkv, built, places, saved, backbone
+):
+    folder = shutil.copytree(saved, places / "home" / "adapters" / HOSTILE.replace("/", "-"))
+    write_card(folder, backbone, name=HOSTILE, base=HOSTILE, method="y" * 10**6, gain=HOSTILE)
+    listed = coinkv("adapters", "list")
+    assert (listed.code, len(listed.out.splitlines())) == (0, 1)
+    assert "[red]x[-red]\\x1b]0;y\\x07\\n\\u202e: for [red]x[/red]\\x1b]0;y" in listed.out
+    shown = coinkv("adapters", "show", folder)
+    assert shown.code == 0
+    asked = ask(coinkv, built[0], "--adapter", folder)
+    assert "with the adapter [red]x[/red]\\x1b]0;y\\x07\\n\\u202e (" in asked.err
+    for text in (listed.out, shown.out, asked.err):
+        assert is_plain(text)
+        assert len(text) < 50_000
+
+
+def test_a_card_that_says_nonsense_leaves_the_list_as_it_is(coinkv, places, saved, backbone):
+    gain = [{**GAIN[0], "f1_with": 10**400}]
+    write_card(shutil.copytree(saved, places / "home" / "adapters" / "a"), backbone, gain=gain)
+    shutil.copytree(saved, places / "home" / "adapters" / "b")
+    assert [line[:2] for line in coinkv("adapters", "list").out.splitlines()] == ["a:", "b:"]
+    facts = facts_of(coinkv("adapters", "list", "--json"))
+    assert [each["f1_gain"] for each in facts["adapters"]] == [None, None]
+
+
+def test_the_default_can_be_named_and_is_then_wanted(
+    coinkv, built, shipped, places, tiny_folder, monkeypatch
+):
+    monkeypatch.chdir(places)
+    used = facts_of(ask(coinkv, built[0], "--json", "--adapter", "default"))
+    assert used["adapter"]["name"] == NAME
+    other = ("--model", tiny_folder("qwen2"), "--index", places / "other", "--chunk-tokens", 64)
+    assert coinkv("build", write_documents(places / "docs"), *other).code == 0
+    assert facts_of(ask(coinkv, places / "other", "--json"))["adapter"] is None
+    refused(
+        coinkv("ask", "Why?", "--index", places / "other", "--adapter", "default"),
+        "was trained on the backbone",
+    )
+    shutil.rmtree(shipped)
+    refused(coinkv("ask", "Why?", "--index", built[0], "--adapter", "default"), "no adapter ships")
+
+
+def test_a_folder_called_default_goes_before_the_default(
+    coinkv, built, shipped, places, saved, monkeypatch
+):
+    monkeypatch.chdir(places)
+    shutil.copytree(saved, places / "default")
+    used = facts_of(ask(coinkv, built[0], "--json", "--adapter", "default"))
+    assert used["adapter"]["name"] == "default"

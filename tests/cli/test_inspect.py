@@ -105,7 +105,7 @@ def test_an_adapter_and_its_scope_arrive(inspected, monkeypatch):
     seen = []
     monkeypatch.setattr(
         "coinkv.rag.ask.adapter_for",
-        lambda backbone, method, adapter, scope: seen.append((adapter.name, scope)),
+        lambda backbone, adapter, scope: seen.append((adapter.name, scope)),
     )
     arguments = ("--methods", "coinrag,epic", "--adapter", "tuned", "--adapter-scope", "all")
     assert inspected(*arguments).code == 0

@@ -257,6 +257,12 @@ REFUSED = {
     "no number": (("--learning-rate", "nan"), "learning_rate is nan"),
     "no device": (("--device", "quantum"), "quantum: there is no such device"),
     "0 threads": (("--threads", 0), "threads is 0"),
+    "threads no machine has": (("--threads", 100_000), "threads is 100000; use 1 to 1024"),
+    "half a surrogate pair": (("--data", "half.jsonl", "--check-data"), "half.jsonl, line 1: no"),
+    "options in options": (("--recipe", "deep.json"), "deep.json: options is {'a': [[["),
+    "a rate beyond all": (("--learning-rate", 1e300), "learning_rate is 1e+300"),
+    "a name in no Unicode": (("--name", "\udcff"), "no Unicode text in the option name"),
+    "a lead in no Unicode": (("--answer-lead", "\udcff"), "no Unicode text in answer_lead"),
 }
 
 
@@ -269,7 +275,9 @@ def test_what_cannot_be_used_is_one_line_and_nothing_is_written(
     write_rows(tmp_path / "bare.jsonl", [{"id": "q0", "question": "Why?"}])
     (tmp_path / "empty.jsonl").write_text("")
     (tmp_path / "wrong.json").write_text('{"rnk": 4}')
-    (tmp_path / "text.json").write_text('{"rank": "4"}')
+    (tmp_path / "text.json").write_text('{"rank": "4"}', encoding="utf-8-sig")
+    (tmp_path / "half.jsonl").write_text('{"question": "Why\\ud800?", "answers": ["a"]}')
+    (tmp_path / "deep.json").write_text('{"options": {"a": %s}}' % ("[" * 900 + "]" * 900))
     before = contents_of(tmp_path)
     more, says = REFUSED[what]
     require_one_line(coinkv(*command, *more), says)
@@ -293,3 +301,17 @@ def test_what_shows_later_is_one_line_as_well(coinkv, command, tmp_path):
         require_one_line(ran, says, code)
     ran = coinkv(*command[:1], tmp_path / "file", *command[2:], "--json")
     require_one_line(ran, "file: cannot write here", 1)
+
+
+def test_a_run_whose_curves_are_interrupted_is_a_whole_run(coinkv, command, monkeypatch):
+    def interrupted(folder):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("coinkv.train.curves.draw", interrupted)
+    ran = coinkv(*command, "--steps", 1)
+    assert (ran.code, ran.err) == (0, "no curves were drawn: interrupted\n")
+    assert "Written: " in ran.out
+
+
+def test_a_run_has_a_folder_with_a_name(coinkv, command):
+    require_one_line(coinkv("train", "", *command[2:]), "the name of the run's folder is empty")

@@ -224,7 +224,7 @@ def test_an_unknown_or_empty_half_is_refused():
 
 
 def test_the_passages_of_a_set_are_one_corpus_without_repetitions(tmp_path):
-    other = {"title": "The bridge", "text": "Another bridge\u2028of that name. \ud83d"}
+    other = {"title": "The bridge", "text": "Another bridge\u2028of that name."}
     second = {"question": "?", "passages": [BRIDGE["passages"][0], other]}
     path = tmp_path / "new" / "corpus.jsonl"
     assert write_passages(read_set(written(tmp_path, BRIDGE, second, ARTICLE)), path) == 5
@@ -233,7 +233,7 @@ def test_the_passages_of_a_set_are_one_corpus_without_repetitions(tmp_path):
         ("The bridge", "Anna Holm built it."),
         ("The mill", "It grinds rye."),
         ("", "Trout live here."),
-        ("The bridge", "Another bridge\u2028of that name. \ufffd"),
+        ("The bridge", "Another bridge\u2028of that name."),
         ("Rye", ARTICLE["text"]),
     ]
     assert len({document.key for document in documents}) == 5
@@ -257,3 +257,19 @@ def test_a_corpus_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatc
     assert path.read_text() == "old"
     with pytest.raises(InputError, match="no corpus"):
         write_passages(numbered(2), path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"question": "a\udcff?"}, "in its question: character 2"),
+        ({"answers": ["b", "\ud800"]}, "in its answers"),
+        ({"passages": [{"title": "", "text": "a\ud800"}]}, "in a passage"),
+        ({"passages": [{"title": "a\ud800", "text": "a"}]}, "in a passage"),
+        ({"id": "\udcff"}, "in its id"),
+    ],
+)
+def test_half_a_surrogate_pair_is_refused_by_file_and_line(tmp_path, change, message):
+    path = written(tmp_path, BRIDGE, {**BRIDGE, "id": "x", **change})
+    with pytest.raises(InputError, match=rf"set\.jsonl, line 2: no Unicode text {message}"):
+        read_set(path)

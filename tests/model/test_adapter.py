@@ -376,9 +376,14 @@ REFUSALS = {
     "more layers": (_set(target_modules=["q_proj", "v_proj", "o_proj"]), InputError, "are missing"),
     "fewer layers": (_set(target_modules=["q_proj"]), InputError, "belong to no layer"),
     "another rank": (_set(r=5), InputError, "another shape"),
-    "no rank": (_set(r=0), InputError, "does not fit"),
-    "a rank in words": (_set(r="four"), InputError, "does not fit"),
-    "broken pattern": (_set(target_modules="(q_proj"), InputError, "does not fit"),
+    "no rank": (_set(r=0), InputError, "settings are damaged: r is 0"),
+    "a rank in words": (_set(r="four"), InputError, "settings are damaged: r is 'four'"),
+    "a rank beyond all": (_set(r=10**400), InputError, "settings are damaged: r is 1000000"),
+    "a rank of a layer in words": (_set(rank_pattern={"q": "x"}), InputError, "rank_pattern is"),
+    "a scale in words": (_set(lora_alpha="x"), InputError, "settings are damaged: lora_alpha is"),
+    "a scale without end": (_set(lora_alpha=float("inf")), InputError, "cannot be read as JSON"),
+    "layers by number": (_set(target_modules=[1]), InputError, "target_modules is [1]"),
+    "broken pattern": (_set(target_modules="(q_proj"), InputError, "target_modules is '(q_proj'"),
 }
 
 

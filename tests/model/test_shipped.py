@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from coinkv.errors import InputError, ModelNotFoundError, StorageError
 from coinkv.model.adapter import CARD, adapted, base_facts, default_adapter, read_card
 from coinkv.model.adapter_entry import adapter_entries, adapter_entry
 from coinkv.model.load import load
-from coinkv.model.shipped import adapter_folder, adapters_in, named_adapters
+from coinkv.model.shipped import adapter_folder, adapters_in, named_adapters, printable
 from tiny_adapters import save_tiny_adapter, write_card
 from tiny_models import SUPPORTED, save_tiny_model
 
@@ -235,7 +237,11 @@ def test_an_entry_tells_what_the_card_and_the_settings_say(saved, tiny_backbone,
 
 
 @pytest.mark.parametrize(
-    "gain", [None, [], "much", [{"set": "a"}], [3], [{"f1_with": "x", "f1_without": 1}]]
+    "gain",
+    [
+        *(None, [], "much", [{"set": "a"}], [3], [{"f1_with": "x", "f1_without": 1}]),
+        *([{"f1_with": with_it, "f1_without": 1}] for with_it in (10**400, 1e308, -200)),
+    ],
 )
 def test_a_gain_that_makes_no_sense_is_no_gain(saved, tiny_backbone, tmp_path, gain):
     folder = write_card(shutil.copytree(saved, tmp_path / "a"), tiny_backbone(), gain=gain, base=7)
@@ -269,3 +275,36 @@ def test_a_list_has_other_folders_of_adapters_and_single_adapters_too(users, sav
     shutil.copytree(saved, tmp_path / "one")
     names = [entry.name for entry in adapter_entries(tmp_path / "more", tmp_path / "one")]
     assert names == ["mine", "x", "one"]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Rye [red]and[/red] \u00e9\u4e2d\U0001f33e", "Rye [red]and[/red] \u00e9\u4e2d\U0001f33e"),
+        ("a\x1b[31m\nb\r\tc\x9b", "a\\x1b[31m\\nb\\r\\tc\\x9b"),
+        ("a\u202eb\u2028c\ud800", "a\\u202eb\\u2028c\\ud800"),
+        ("a" * 41, "a" * 37 + "..."),
+        ("", ""),
+    ],
+)
+def test_what_a_terminal_may_have_is_one_line_without_control_characters(text, shown):
+    assert printable(text, 40) == shown
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to(path.name)])
+def test_a_card_that_is_no_file_is_damage_and_not_waited_for(saved, tmp_path, make):
+    folder = shutil.copytree(saved, tmp_path / "a")
+    make(folder / CARD)
+    assert "it is no file" in adapter_entry(folder).damage
+    with pytest.raises(InputError, match="it is no file"):
+        read_card(folder)
+
+
+def test_numbers_that_json_has_not_are_damage(saved, tiny_backbone, tmp_path):
+    folder = write_card(shutil.copytree(saved, tmp_path / "a"), tiny_backbone(), more=float("nan"))
+    assert "cannot be read as JSON" in adapter_entry(folder).damage
+
+
+def test_all_that_a_card_says_comes_back(saved, tiny_backbone, tmp_path):
+    folder = write_card(shutil.copytree(saved, tmp_path / "a"), tiny_backbone(), name="a", gain=[])
+    assert read_card(folder).to_dict() == json.loads((folder / CARD).read_text())

@@ -11,10 +11,10 @@ import torch
 
 from coinkv.errors import InputError, ModelNotFoundError
 from coinkv.methods.registry import METHODS
+from coinkv.model import adapter as model_adapter
 from coinkv.model.decode import Sampling
 from coinkv.model.load import load
-from coinkv.rag import adapters
-from coinkv.rag.adapters import adapter_for, load_adapter
+from coinkv.rag.adapters import load_adapter
 from coinkv.rag.answer import AdapterUsed
 from coinkv.rag.ask import CoinRAG as Asker
 from coinkv.rag.index import Index
@@ -98,16 +98,6 @@ def test_blocks_that_are_missing_are_encoded_without_the_default(opened, default
     assert with_it.blocks_missing > 0
     plain = Asker(opened, sampling=Sampling(2)).ask(QUESTIONS[0])
     assert plain.blocks_missing == 0
-
-
-def test_one_function_says_which_methods_the_default_answers(opened, default, monkeypatch):
-    monkeypatch.setattr(adapters, "applies_to", lambda method: method != "standard_rag")
-    assert Asker(opened, method="standard_rag", adapter="default").adapter is None
-    assert Asker(opened, method="coinrag", adapter="default").adapter is not None
-    assert Asker(opened, method="standard_rag", adapter=NAME).adapter is not None
-    loaded = load_adapter(opened.backbone, "default")
-    assert adapter_for(opened.backbone, "standard_rag", loaded) is None
-    assert adapter_for(opened.backbone, "coinrag", loaded) is loaded
 
 
 def test_the_default_is_for_every_method(opened, default):
@@ -195,3 +185,18 @@ def answers(asker):
         (asker.first_token(question, answer_tokens=4).logits, asker.ask(question).text)
         for question in QUESTIONS[:2]
     ]
+
+
+def test_name_scope_and_check_are_those_of_one_reading_of_the_card(opened, default, monkeypatch):
+    read = []
+    monkeypatch.setattr(model_adapter, "read_card", lambda path: read.append(path))
+    load_adapter(opened.backbone, NAME)
+    assert len(read) == 1
+
+
+@pytest.mark.parametrize("name", ["a\x1b[31m\nb", "\u202e" * 10_000])
+def test_a_name_on_a_card_is_told_in_one_short_line(opened, saved, tmp_path, name):
+    folder = write_card(shutil.copytree(saved, tmp_path / "a"), opened.backbone, name=name)
+    told = load_adapter(opened.backbone, folder).used.name
+    assert told.isprintable()
+    assert len(told) < 1000

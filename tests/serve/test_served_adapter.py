@@ -162,13 +162,6 @@ def test_its_files_are_read_once_not_for_every_question(with_it, monkeypatch):
     assert text(with_it) == expected
 
 
-def test_one_function_says_which_methods_it_answers(with_it, without, monkeypatch):
-    monkeypatch.setattr("coinkv.rag.adapters.applies_to", lambda method: method != "standard_rag")
-    assert reply(with_it, method="standard_rag").json()["coinkv"]["adapter"] is None
-    assert text(with_it, method="standard_rag") == text(without, method="standard_rag")
-    assert reply(with_it).json()["coinkv"]["adapter"]["name"] == NAME
-
-
 def failure(made: SimpleNamespace, adapter: Path | str, tmp_path: Path) -> str:
     """Why a server with this adapter does not start."""
 

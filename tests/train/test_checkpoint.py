@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import shutil
 
 import pytest
@@ -150,14 +151,18 @@ def test_a_folder_that_cannot_be_written_is_named(passages, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["weights.safetensors", "optimizer.safetensors", "state.json"])
-@pytest.mark.parametrize("damage", ["cut", "gone", "other"])
+@pytest.mark.parametrize("damage", ["cut", "gone", "other", "deep", "one bit"])
 def test_a_damaged_checkpoint_says_so_and_changes_nothing(kept, passages, name, damage):
     folder, _ = kept
     path = folder / "checkpoint-3" / name
     content = path.read_bytes()
-    path.unlink() if damage == "gone" else path.write_bytes(
-        content[: len(content) // 2] if damage == "cut" else b"[1, 2]"
-    )
+    damaged = {
+        "cut": content[: len(content) // 2],
+        "other": b"[1, 2]",
+        "deep": b"[" * 100_000,
+        "one bit": content[:-9] + bytes([content[-9] ^ 1]) + content[-8:],
+    }
+    path.unlink() if damage == "gone" else path.write_bytes(damaged[damage])
     learner, optimizer = begun(passages.bench.backbone)
     before = weights_of(learner)
     with pytest.raises(StorageError, match="damaged") as refused:
@@ -179,3 +184,22 @@ def test_a_checkpoint_of_another_recipe_is_refused_and_kept(kept, passages, obje
         load(folder, learner, optimizer)
     assert same(weights_of(learner), before)
     assert names(folder) == ["checkpoint-3"]
+
+
+@pytest.mark.parametrize(
+    "facts", [{"step": -1}, {"step": 10**30}, {"step": "3"}, {}, {"step": 3, "ended": "x"}]
+)
+def test_a_state_that_was_not_kept_is_damage(kept, passages, facts):
+    folder, _ = kept
+    path = folder / "checkpoint-3" / "state.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "facts": facts}))
+    learner, optimizer = begun(passages.bench.backbone)
+    with pytest.raises(StorageError, match=r"damaged .*; remove the folder checkpoints"):
+        load(folder, learner, optimizer)
+
+
+def test_a_file_in_the_place_of_checkpoints_is_said(passages, tmp_path):
+    (tmp_path / "checkpoints").write_text("")
+    learner, optimizer = begun(passages.bench.backbone)
+    with pytest.raises(StorageError, match="something else has its name"):
+        save(tmp_path / "checkpoints", 1, learner, optimizer, {})

@@ -224,3 +224,8 @@ def test_settings_are_json_and_say_twice_the_rank_unless_told(tiny_backbone):
         ),
     }
     assert lora_settings(replace(small_recipe(), alpha=5.0))["lora_alpha"] == 5.0
+
+
+def test_a_rank_that_no_matrix_has_is_refused_before_memory_is_taken(passages):
+    with pytest.raises(InputError, match=r"rank is 100000000, .* has more than 32; use at most 32"):
+        Parts.of(passages, small_recipe(rank=10**8))

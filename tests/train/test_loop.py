@@ -16,6 +16,7 @@ from coinkv.errors import InputError, StorageError, TrainingError
 from coinkv.train import loop as looping
 from coinkv.train.evaluation import Sums
 from coinkv.train.loop import Watch
+from coinkv.train.sealed import sealed, unsealed
 from training_rows import (
     Parts,
     journal,
@@ -235,6 +236,20 @@ def test_the_best_weights_are_those_of_the_checkpoint_gone_on_from(
     assert same(weights_of(parts), at_step[2])
 
 
+def test_the_last_weights_come_out_where_they_are_wanted(passages, data, tmp_path, monkeypatch):
+    scripted(monkeypatch, tmp_path, {0: (1, 1.0), 2: (5, 1.0), 4: (3, 1.0)})
+    parts = Parts.of(passages, small_recipe(steps=4, micro_batch=1, raft=0))
+    learned = parts.run(tmp_path, data, Watch(evaluate_every=2, keep="last"), lambda *_: None)
+    assert (learned.best_step, learned.best.f1) == (4, 3)
+
+
+def test_patience_does_not_go_with_the_last_weights():
+    with pytest.raises(InputError, match="patience"):
+        Watch(patience=1, keep="last")
+    with pytest.raises(InputError, match="keep is 'first'"):
+        Watch(keep="first")
+
+
 def test_best_weights_that_are_gone_are_an_error(passages, data, tmp_path, monkeypatch):
     scripted(monkeypatch, tmp_path, {0: (5, 1.0), 2: (1, 1.0)})
     recipe = small_recipe(steps=2)
@@ -248,7 +263,9 @@ def test_a_checkpoint_with_other_facts_is_an_error(passages, data, tmp_path):
     recipe = small_recipe(steps=1)
     Parts.of(passages, recipe).run(tmp_path, replace(data, held_out=()))
     state = tmp_path / "checkpoints" / "checkpoint-1" / "state.json"
-    state.write_text(state.read_text().replace('"rows_seen"', '"rows_gone"'))
+    kept = unsealed(state.read_text(), state.parent)
+    kept["facts"]["rows_gone"] = kept["facts"].pop("rows_seen")
+    state.write_text(sealed(kept, state.parent, ()))
     with pytest.raises(StorageError, match="another version"):
         Parts.of(passages, recipe).run(tmp_path, data)
 

@@ -45,3 +45,8 @@ def test_options_reach_the_method_and_unknown_ones_are_refused():
     assert objective_named("kvlink", {"links": 2}).links == 2
     with pytest.raises(InputError, match="no option"):
         objective_named("coinrag", {"positions": "composite"})
+
+
+def test_links_that_no_memory_holds_are_refused():
+    with pytest.raises(InputError, match=r"links is 1000000.*; use at most 1000"):
+        objective_named("kvlink", {"links": 10**30})

@@ -45,6 +45,10 @@ def test_defaults_are_the_papers():
         {"weight_decay": -0.1},
         {"seed": -1},
         {"seed": 2**63},
+        *({name: 10**400} for name in ("rank", "steps", "learning_rate", "alpha", "clip")),
+        {"weight_decay": 10**400},
+        {"learning_rate": 1e300},
+        {"answer_lead": "\ud800"},
     ],
 )
 def test_what_is_out_of_range_is_refused(fields):
@@ -70,6 +74,8 @@ def test_what_is_out_of_range_is_refused(fields):
         ('{"through_cache": 1}', "through_cache is 1"),
         ('{"learning_rate": NaN}', "learning_rate is nan"),
         ('{"raft": 2}', "raft is 2"),
+        ('{"options": {"order": ["document"]}}', "options is {'order': ['document']}; give"),
+        ('{"options": {"a": %s}}' % ("[" * 900 + "]" * 900), "options is {'a': [[[["),
     ],
 )
 def test_a_file_that_is_no_recipe_is_named_in_one_line(text, said):

@@ -240,3 +240,13 @@ def test_the_commands_name_what_is_not_the_default_and_nothing_else(made):
     build, ask = commands(facts, "A")
     assert shlex.split(build)[5:] == ["--model", "org/other", "--chunk-tokens", "64"]
     assert "--option align=false --option order=rank --k-nuggets 7" in ask
+
+
+def test_the_names_of_layers_are_in_order_so_that_equal_runs_leave_equal_bytes(
+    made, own_model, tmp_path
+):
+    learner, facts = made()
+    write_adapter(learner, own_model, tmp_path / "adapter", facts)
+    settings = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert len(settings["target_modules"]) > 3
+    assert settings["target_modules"] == sorted(settings["target_modules"])

@@ -20,6 +20,7 @@ from coinkv.train.loop import Loop, Watch
 from coinkv.train.options import DevSet, TrainingOptions
 from coinkv.train.recipe import Recipe
 from coinkv.train.run import train
+from coinkv.train.sealed import unsealed
 from small_corpus import contents_of
 from training_rows import made_up_rows, write_rows
 
@@ -77,7 +78,7 @@ def test_a_run_leaves_an_adapter_its_card_and_a_report(options, tmp_path):
     assert (card["rows"], card["steps_run"], card["recipe"]["learning_rate"]) == (24, 3, 3e-4)
     (gain,) = card["gain"]
     assert (gain["set"], gain["questions"]) == ("towns (held out)", 4)
-    assert json.loads((folder / "report.json").read_text()) == done.to_dict()
+    assert unsealed((folder / "report.json").read_text(), folder) == done.to_dict()
 
 
 def test_a_finished_run_is_told_of_again_and_nothing_is_done(done, options, tmp_path, monkeypatch):
@@ -187,14 +188,93 @@ def test_a_damaged_beginning_is_refused_once_something_was_kept(done, options, t
         train(tmp_path / "run", options, silent)
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"first": 1}', '{"first": {"x": 1}, "best": null}'])
+@pytest.mark.parametrize("text", ["", "[]", "[" * 100_000, '{"first": {"x": 1}, "best": null}'])
 def test_a_damaged_report_is_written_again_without_a_step(done, options, tmp_path, text):
     (tmp_path / "run" / "report.json").write_text(text)
     steps = []
     again = train(tmp_path / "run", options, lambda stage, at, of: steps.append(at))
     assert set(steps) == {3}
     assert (again.learned, again.was_finished) == (done.learned, False)
-    assert json.loads((tmp_path / "run" / "report.json").read_text()) == again.to_dict()
+    kept = (tmp_path / "run" / "report.json").read_text()
+    assert unsealed(kept, tmp_path / "run") == again.to_dict()
+
+
+@pytest.mark.parametrize("name", ["steps", "seconds", "answer_tokens", "best_step", "card"])
+def test_a_report_that_was_changed_is_written_again(done, options, tmp_path, name):
+    path = tmp_path / "run" / "report.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), name: "x"}))
+    assert train(tmp_path / "run", options, silent).learned == done.learned
+    assert train(tmp_path / "run", options, silent).was_finished
+
+
+def emptied(adapter):
+    for path in adapter.iterdir():
+        path.unlink()
+
+
+def cut(adapter):
+    path = adapter / "adapter_model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def replaced_by_a_file(adapter):
+    shutil.rmtree(adapter)
+    adapter.write_text("")
+
+
+def linked_to_nowhere(adapter):
+    shutil.rmtree(adapter)
+    adapter.symlink_to("nowhere")
+
+
+@pytest.mark.parametrize(
+    "damage", [emptied, cut, shutil.rmtree, replaced_by_a_file, linked_to_nowhere]
+)
+def test_a_result_that_is_gone_or_damaged_is_written_again_without_a_step(
+    done, options, tmp_path, monkeypatch, damage
+):
+    monkeypatch.setattr(Loop, "_step", lambda *_: pytest.fail("it trained"))
+    before = contents_of(done.result)
+    damage(done.result)
+    assert not train(tmp_path / "run", options, silent).was_finished
+    assert contents_of(done.result) == before
+    assert not list((tmp_path / "run").glob("adapter.*"))
+    assert train(tmp_path / "run", options, silent).was_finished
+
+
+def test_a_folder_in_the_place_of_the_report_is_said(done, options, tmp_path):
+    (tmp_path / "run" / "report.json").unlink()
+    (tmp_path / "run" / "report.json").mkdir()
+    with pytest.raises(StorageError, match="something else has its name"):
+        train(tmp_path / "run", options, silent)
+
+
+def test_the_cache_is_no_folder_for_a_run(options, cache):
+    with pytest.raises(InputError, match="cache of encoded passages"):
+        train(cache / ".." / cache.name, options, silent)
+    assert not (cache / "run.json").exists()
+
+
+def test_a_link_in_a_circle_is_no_folder(options, tmp_path):
+    (tmp_path / "run").symlink_to("run")
+    with pytest.raises(StorageError, match="cannot write here"):
+        train(tmp_path / "run", options, silent)
+
+
+def test_names_that_no_card_can_tell_are_refused_before_anything_is_done(options, tmp_path):
+    with pytest.raises(InputError, match="no Unicode text in the folder's name"):
+        train(tmp_path / "\udcff", options, silent)
+    for field, value in (("name", "\udcff"), ("licence", "\udcff"), ("attribution", ["\udcff"])):
+        with pytest.raises(InputError, match=f"no Unicode text in the option {field}"):
+            replace(options, **{field: value})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_development_set_that_is_named_twice_is_refused(tmp_path):
+    file = write_rows(tmp_path / "dev.jsonl", made_up_rows(4))
+    twice = [DevSet(str(file), "all"), DevSet(f"{tmp_path}/./dev.jsonl", "all")]
+    with pytest.raises(InputError, match="dev: 2 development sets have this name"):
+        TrainingOptions([Source("none.jsonl")], dev=twice).read()
 
 
 def test_a_result_that_finds_no_room_is_written_by_the_same_command_later(

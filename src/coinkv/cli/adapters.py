@@ -11,11 +11,12 @@ import typer
 from coinkv.cli import options as shared
 from coinkv.cli.output import print_json, results, size
 from coinkv.errors import InputError
-from coinkv.model.shipped import adapter_folder
+from coinkv.model.shipped import NAME_CHARACTERS, adapter_folder, printable
 
 if TYPE_CHECKING:
     from coinkv.model.adapter_entry import AdapterEntry
 
+_LINE_CHARACTERS = 2000
 app = typer.Typer(help="List LoRA adapters, and show what one of them is.", no_args_is_help=True)
 
 
@@ -38,7 +39,7 @@ def list_command(
         print_json({"adapters": [entry.to_dict() for entry in entries]})
         return
     for entry in entries:
-        _say(f"{entry.name}: {_told(entry)}")
+        _say(f"{printable(entry.name, NAME_CHARACTERS)}: {_told(entry)}")
     if not entries:
         _say("no adapters")
 
@@ -52,20 +53,19 @@ def show_command(
     json: shared.Json = False,
 ) -> None:
     """Show an adapter's card, digest, settings and files."""
-    from coinkv.model.adapter import read_card
     from coinkv.model.adapter_entry import adapter_entry, files_of
-    from coinkv.model.lora import json_object, read_lora
-    from coinkv.model.shipped import CARD
+    from coinkv.model.lora import read_lora
 
     folder = adapter_folder(adapter)
-    lora, card = read_lora(folder), read_card(folder)
-    entry = adapter_entry(folder)
+    lora, entry = read_lora(folder), adapter_entry(folder)
+    if entry.damage is not None:
+        raise InputError(entry.damage)
     facts = {
         **{key: value for key, value in entry.to_dict().items() if key != "damage"},
         "digest": lora.digest,
         "files": files_of(folder),
         "settings": lora.settings,
-        "card": None if card is None else json_object(folder / CARD),
+        "card": None if entry.card is None else entry.card.to_dict(),
         "fit": None if model is None else _fit(folder, model),
     }
     if json:
@@ -98,25 +98,30 @@ def _told(entry: AdapterEntry) -> str:
         return f"damaged: {entry.damage}"
     facts = entry.to_dict()
     said = {"for": facts["base"], "trained as": facts["method"], "scope": facts["scope"]}
-    parts = [f"{word} {fact}" for word, fact in said.items() if fact is not None]
+    parts = [
+        f"{word} {printable(fact, NAME_CHARACTERS)}"
+        for word, fact in said.items()
+        if fact is not None
+    ]
     parts += [f"rank {facts['rank']}", size(entry.size_bytes)]
     parts += [] if entry.f1_gain is None else [f"F1 {entry.f1_gain:+.1f}"]
     return ", ".join([*parts, "default"] if entry.is_default else parts)
 
 
 def _print(facts: dict[str, Any]) -> None:
-    _say(f"{facts['name']}, in {facts['folder']}")
+    _say(f"{printable(facts['name'], NAME_CHARACTERS)}, in {facts['folder']}")
     _say(f"digest {facts['digest']}")
     for name, count in facts["files"].items():
         _say(f"file {name}, {size(count)}")
     for part in ("settings", "card"):
         shown = facts[part]
         told = "none" if shown is None else jsonlib.dumps(shown, ensure_ascii=False, indent=2)
-        _say(f"{part}: {told}")
+        for line in f"{part}: {told}".split("\n"):
+            _say(line)
     fit = facts["fit"]
     if fit is not None:
         _say(f"it fits {fit['model']}" if fit["fits"] else f"it does not fit: {fit['reason']}")
 
 
 def _say(line: str) -> None:
-    results.print(line, markup=False, highlight=False, soft_wrap=True)
+    results.print(printable(line, _LINE_CHARACTERS), markup=False, highlight=False, soft_wrap=True)

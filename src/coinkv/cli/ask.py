@@ -95,6 +95,7 @@ def _print_timing(answer: Answer) -> None:
         f"{answer.method}{with_it}: first token after {first_token} ({stages}); "
         f"Len {answer.len_tokens} tokens",
         style="dim",
+        markup=False,
         highlight=False,
         soft_wrap=True,
     )

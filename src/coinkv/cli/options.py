@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from coinkv.errors import InputError
-from coinkv.model.shipped import adapter_folder
+from coinkv.errors import InputError, ModelNotFoundError
+from coinkv.model import shipped
+from coinkv.model.shipped import adapter_folder, adapters_in
 
 if TYPE_CHECKING:
     from coinkv.evaluate.dataset import Half
@@ -62,17 +63,19 @@ Batch = Annotated[int, typer.Option(help="Answers decoded together.")]
 OrderSeed = Annotated[int, typer.Option("--seed", help="Seed of the order of timed queries.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
+_MOST_THREADS = 1024  # the threads' stacks of many more end the process
+
 
 def use_threads(threads: int | None) -> None:
     """Set the number of CPU threads of the model's computations.
 
     Raises:
-        InputError: below 1.
+        InputError: below 1, or more than any machine has.
     """
     if threads is None:
         return
-    if threads < 1:
-        raise InputError(f"threads is {threads}", hint="use 1 or more")
+    if not 1 <= threads <= _MOST_THREADS:
+        raise InputError(f"threads is {threads}", hint=f"use 1 to {_MOST_THREADS}")
     import torch
 
     torch.set_num_threads(threads)
@@ -119,6 +122,8 @@ def half_named(text: str) -> Half:
 def adapter_chosen(adapter: Path | None, no_adapter: bool) -> Path | str | None:
     """The adapter to answer with: the one given, none, or by default the one that ships.
 
+    Where `default` is named, and is no folder, that one is wanted: no other model does.
+
     Raises:
         ModelNotFoundError: there is no such folder or name.
         InputError: one is given, and none is wanted.
@@ -127,7 +132,19 @@ def adapter_chosen(adapter: Path | None, no_adapter: bool) -> Path | str | None:
         raise InputError("--adapter and --no-adapter are both given", hint="give one of them")
     if adapter is None:
         return None if no_adapter else "default"
+    if str(adapter) == "default" and not adapter.is_dir():
+        return _shipped_default()
     return adapter_folder(adapter)
+
+
+def _shipped_default() -> Path:
+    from coinkv.model.adapter import read_card
+
+    for folder in adapters_in(shipped.SHIPPED).values():
+        card = read_card(folder)
+        if card is not None and card.is_default:
+            return folder
+    raise ModelNotFoundError("no adapter ships as a default", hint="name another one")
 
 
 def lead_for(given: str | None, adapter: Path | None) -> str:

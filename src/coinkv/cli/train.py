@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -16,6 +16,7 @@ from coinkv.cli.train_report import draw_curves, print_report, print_rows
 from coinkv.errors import InputError
 
 if TYPE_CHECKING:
+    from coinkv.train.loop import Keep
     from coinkv.train.recipe import Recipe
 
 _OF_AN_ADAPTER = ("rank", "alpha", "dropout", "targets")
@@ -23,7 +24,7 @@ _OF_AN_ADAPTER = ("rank", "alpha", "dropout", "targets")
 
 def train_command(
     folder: Annotated[
-        Path, typer.Argument(help="The run's folder; the same command again goes on in it.")
+        str, typer.Argument(help="The run's folder; the same command again goes on in it.")
     ],
     data: Annotated[
         list[str],
@@ -53,6 +54,9 @@ def train_command(
     patience: Annotated[
         int | None, typer.Option(help="End after so many evaluations without a better F1.")
     ] = None,
+    keep: Annotated[
+        str, typer.Option(help="Weights that come out: of the best evaluation, or the last.")
+    ] = "best",
     answer_tokens: shared.AnswerTokens = 32,
     checkpoint_every: Annotated[int, typer.Option(help="Steps between checkpoints.")] = 25,
     recipe: Annotated[
@@ -150,6 +154,7 @@ def train_command(
     Cut off, the same command goes on where the newest checkpoint left off.
     """
     shared.use_threads(threads)
+    place = _folder(folder)
     from coinkv.train.data import Source
     from coinkv.train.loop import Watch
     from coinkv.train.objectives import objective_named
@@ -191,7 +196,7 @@ def train_command(
     options = TrainingOptions(
         sources=[Source.parsed(text) for text in data],
         recipe=chosen,
-        watch=Watch(checkpoint_every, evaluate_every, patience, answer_tokens),
+        watch=Watch(checkpoint_every, evaluate_every, patience, answer_tokens, cast("Keep", keep)),
         rows=rows,
         against=tuple(against or ()),
         held_out=held_out,
@@ -213,9 +218,9 @@ def train_command(
     if check_data:
         return
     with progress(quiet=json or not talks) as step, _group_left():
-        report = train(folder, options, step, rows=found)
+        report = train(place, options, step, rows=found)
     if talks:
-        pictures = draw_curves(folder)
+        pictures = draw_curves(place)
         if json:
             print_json(report.to_dict())
         else:
@@ -248,9 +253,15 @@ def _recipe(file: Path | None, given: dict[str, Any]) -> Recipe:
     return recipe
 
 
+def _folder(text: str) -> Path:
+    if not text.strip():
+        raise InputError("the name of the run's folder is empty", hint="name a folder")
+    return Path(text)
+
+
 def _text(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         raise InputError(
             f"cannot be read ({getattr(error, 'strerror', None) or error})",

@@ -39,15 +39,18 @@ def print_rows(rows: RunRows, *, json: bool) -> None:
 
 
 def draw_curves(folder: Path) -> list[Path]:
-    """The curves' files; without matplotlib a line says so, as a run is whole without them."""
+    """The curves' files; a line says why where there are none: a run is whole without them."""
     from coinkv.train.curves import draw
 
     try:
         return draw(folder)
     except CoinKVError as error:
-        line = f"no curves were drawn: {error}"
-        console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
-        return []
+        why = str(error)
+    except KeyboardInterrupt:
+        why = "interrupted"
+    line = f"no curves were drawn: {why}"
+    console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
+    return []
 
 
 def print_report(report: TrainingReport, pictures: list[Path]) -> None:

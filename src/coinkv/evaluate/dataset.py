@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from coinkv.errors import InputError, StorageError
 from coinkv.evaluate.hub import hub_rows, uniform
+from coinkv.model.prompt import unicode_text
 from coinkv.store.atomic import publish
 
 Half = Literal["dev", "test", "all"]
@@ -204,6 +205,7 @@ def _rows(fields: Mapping[str, Any], where: str) -> Iterator[EvalRow]:
         name = where.rpartition(", ")[2]
     if not isinstance(name, str | int) or isinstance(name, bool) or name == "":
         raise InputError("its id is no string and no number", where=where)
+    _require_unicode(where, "its id", str(name))
     if fields.get("qas") is None:
         passages = tuple(_passage(each, where) for each in _entries(fields, "passages", where))
         question, answers = _asked(fields, where)
@@ -222,6 +224,8 @@ def _asked(fields: Mapping[str, Any], where: str) -> tuple[str, tuple[str, ...]]
     answers = [] if answers is None else answers
     if not isinstance(answers, list) or not all(isinstance(a, str) and a.strip() for a in answers):
         raise InputError("its answers are no list of texts that say something", where=where)
+    _require_unicode(where, "its question", question)
+    _require_unicode(where, "its answers", *answers)
     return question, tuple(dict.fromkeys(answers))
 
 
@@ -233,7 +237,16 @@ def _passage(fields: Mapping[str, Any], where: str) -> Passage:
         raise InputError("a passage's title is no text", where=where)
     if not isinstance(label, bool | None):
         raise InputError("a passage's is_supporting is not true, false or null", where=where)
+    _require_unicode(where, "a passage", title or "", text)
     return Passage(title or "", text, label)
+
+
+def _require_unicode(where: str, what: str, *texts: str) -> None:
+    for text in texts:
+        try:
+            unicode_text(text, what)
+        except InputError as error:
+            raise InputError(error.what, where=where, hint=error.hint) from error
 
 
 def _entries(fields: Mapping[str, Any], name: str, where: str) -> list[Mapping[str, Any]]:

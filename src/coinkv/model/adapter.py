@@ -16,7 +16,8 @@ from coinkv.errors import InputError
 from coinkv.model import shipped
 from coinkv.model.backbone import Backbone, dtype_name
 from coinkv.model.fingerprint import form_digest, weights_digest
-from coinkv.model.lora import adapted_layers, json_object, read_lora
+from coinkv.model.lora import adapted_layers, read_lora
+from coinkv.model.lora_settings import json_object
 
 CARD = shipped.CARD
 Scope = Literal["live", "all"]
@@ -47,11 +48,23 @@ class AdapterCard:
         return self.facts.get("default") is True and self.scope == "live"
 
     @property
+    def name(self) -> str | None:
+        """What it is called, in few printable characters; None where the card does not tell."""
+        name = self.facts.get("name")
+        return shipped.printable(name, shipped.NAME_CHARACTERS) if isinstance(name, str) else None
+
+    @property
     def answer_lead(self) -> str | None:
         """First words of the answers it was trained with; None where the card says nothing."""
         recipe = self.facts.get("recipe")
         lead = recipe.get("answer_lead") if isinstance(recipe, dict) else None
         return lead if isinstance(lead, str) else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """All that the card says, JSON-ready."""
+        weights = {"base_weights": self.base_weights} if self.base_weights else {}
+        told = {"base_fingerprint": self.base_fingerprint, "scope": self.scope}
+        return {**told, **weights, **self.facts}
 
     def fits(self, backbone: Backbone) -> bool:
         """Whether a backbone is the one it was trained on, in whatever dtype it is loaded.
@@ -105,7 +118,7 @@ def read_card(adapter: str | Path) -> AdapterCard | None:
         InputError: the card is damaged or says something else.
     """
     path = shipped.adapter_folder(adapter) / CARD
-    if not path.exists():
+    if not (path.exists() or path.is_symlink()):
         return None
     facts = json_object(path)
     fingerprint, scope = facts.pop("base_fingerprint", None), facts.pop("scope", None)
@@ -164,6 +177,13 @@ def adapted(backbone: Backbone, adapter: str | Path) -> Backbone:
         InputError: PEFT is not installed, or the adapter is damaged, pickled, of another kind or
             made for another model. The model is then as it was.
     """
+    return adapted_with_card(backbone, adapter)[0]
+
+
+def adapted_with_card(
+    backbone: Backbone, adapter: str | Path
+) -> tuple[Backbone, AdapterCard | None]:
+    """The view that `adapted` makes, and the card by which it was found to fit, if there is one."""
     path = shipped.adapter_folder(adapter)
     _require_plain(backbone, path)
     _require_peft(path)
@@ -181,12 +201,13 @@ def adapted(backbone: Backbone, adapter: str | Path) -> Backbone:
         if lora.digest not in backbone.adapters:
             backbone.adapters[lora.digest] = adapted_layers(backbone, lora)
     facts = f"{backbone.fingerprint} adapter {lora.digest}"
-    return replace(
+    view = replace(
         backbone,
         name=f"{backbone.name} + {path.resolve().name}",
         fingerprint=hashlib.sha256(facts.encode()).hexdigest(),
         adapter=lora.digest,
     )
+    return view, card
 
 
 def _require_plain(backbone: Backbone, where: Path | None = None) -> None:

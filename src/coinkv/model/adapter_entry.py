@@ -11,6 +11,8 @@ from coinkv.model import shipped
 from coinkv.model.adapter import AdapterCard, read_card
 from coinkv.model.lora import read_settings
 
+_MOST_GAIN = 100.0  # F1 points there are
+
 
 @dataclass(frozen=True)
 class AdapterEntry:
@@ -53,9 +55,11 @@ class AdapterEntry:
         own = [row for row in rows if row.get("method") == self._fact("method", str)]
         try:
             gains = [float(row["f1_with"]) - float(row["f1_without"]) for row in own or rows]
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             return None
-        return sum(gains) / len(gains) if gains else None
+        if not gains or not all(abs(gain) <= _MOST_GAIN for gain in gains):
+            return None
+        return sum(gains) / len(gains)
 
     def to_dict(self) -> dict[str, Any]:
         """What a list says of it, JSON-ready."""

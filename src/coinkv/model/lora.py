@@ -22,27 +22,12 @@ from safetensors.torch import load_file
 
 from coinkv.errors import InputError, ModelNotFoundError
 from coinkv.model.backbone import AdaptedLayer, Backbone, dtype_name
+from coinkv.model.lora_settings import one_line, settings_of
 
-_CONFIG, _PICKLED = "adapter_config.json", "adapter_model.bin"
-_WEIGHTS = "adapter_model.safetensors"
+_WEIGHTS, _PICKLED = "adapter_model.safetensors", "adapter_model.bin"
 _PREFIX = "base_model.model."  # what PEFT puts before the names of the model it wraps
 _NAME = "coinkv"
 _OTHER_MODEL = "use an adapter that was trained for this model"
-
-_APPLIED = {
-    *("r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "use_dora", "lora_bias"),
-    *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern"),
-    "fan_in_fan_out",
-}
-# What a saved configuration says of training, of files and of options that are not in use.
-_WITHOUT_EFFECT = {
-    *("auto_mapping", "base_model_name_or_path", "peft_type", "peft_version", "revision"),
-    *("task_type", "inference_mode", "lora_dropout", "megatron_core", "qalora_group_size"),
-    *("init_lora_weights", "corda_config", "eva_config", "loftq_config", "lora_ga_config"),
-    "runtime_config",
-}
-# Other ways to begin (PiSSA, OLoRA, CorDA, LoftQ, ...) also change the model's own weights.
-_HARMLESS_BEGINNINGS = (None, True, False, "gaussian", "eva", "orthogonal")
 
 
 @dataclass(frozen=True)
@@ -69,7 +54,7 @@ def read_lora(folder: Path) -> Lora:
         ModelNotFoundError: the folder holds no adapter.
         InputError: it is damaged, pickled, no LoRA adapter or more than one.
     """
-    settings, weights = _settings(folder), _weights(folder)
+    settings, weights = settings_of(folder), _weights(folder)
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for name, tensor in sorted(weights.items()):
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
@@ -85,61 +70,12 @@ def read_settings(folder: Path) -> dict[str, Any]:
         ModelNotFoundError: the folder holds no adapter.
         InputError: it is damaged, pickled, no LoRA adapter or more than one.
     """
-    settings, path = _settings(folder), _weights_file(folder)
+    settings, path = settings_of(folder), _weights_file(folder)
     try:
         with safe_open(path, framework="pt"):
             return settings
     except (SafetensorError, OSError, ValueError) as error:
         raise _unreadable(path, error) from error
-
-
-def json_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file.
-
-    Raises:
-        InputError: there is none.
-    """
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(
-            f"cannot be read as JSON ({_short(error)})", where=path, hint="use a whole copy"
-        ) from error
-    if not isinstance(value, dict):
-        raise InputError("holds no JSON object", where=path, hint="use a whole copy")
-    return value
-
-
-def _settings(folder: Path) -> dict[str, Any]:
-    path = folder / _CONFIG
-    if not path.is_file():
-        raise ModelNotFoundError(
-            f"this folder holds no adapter ({_CONFIG})",
-            where=folder,
-            hint="name a Hugging Face PEFT folder",
-        )
-    config = json_object(path)
-    if config.get("peft_type") != "LORA":
-        raise InputError(
-            f"not a LoRA adapter (peft_type {config.get('peft_type')!r})",
-            where=path,
-            hint="use a LoRA adapter",
-        )
-    plain = _APPLIED | _WITHOUT_EFFECT | ({"bias"} if config.get("bias") == "none" else set())
-    beyond = sorted(key for key, value in config.items() if value and key not in plain)
-    if config.get("init_lora_weights") not in _HARMLESS_BEGINNINGS:
-        beyond.append(f"init_lora_weights={config['init_lora_weights']}")
-    if beyond:
-        raise InputError(
-            f"this adapter is more than LoRA ({', '.join(beyond)[:120]})",
-            where=path,
-            hint="use an adapter trained without these options",
-        )
-    settings = {key: config[key] for key in sorted(_APPLIED & config.keys())}
-    for key in ("target_modules", "exclude_modules"):  # PEFT writes these sets in any order
-        if isinstance(settings.get(key), list):
-            settings[key] = sorted(settings[key], key=str)
-    return settings
 
 
 def _weights_file(folder: Path) -> Path:
@@ -161,7 +97,7 @@ def _weights_file(folder: Path) -> Path:
 
 def _unreadable(path: Path, error: Exception) -> InputError:
     return InputError(
-        f"damaged: cannot be read as safetensors ({_short(error)})",
+        f"damaged: cannot be read as safetensors ({one_line(error)})",
         where=path,
         hint="use a whole copy",
     )
@@ -205,7 +141,7 @@ def adapted_layers(backbone: Backbone, lora: Lora) -> tuple[AdaptedLayer, ...]:
         ) from error
     except Exception as error:
         raise InputError(
-            f"this adapter does not fit {backbone.name} ({_short(error)})",
+            f"this adapter does not fit {backbone.name} ({one_line(error)})",
             where=lora.folder,
             hint=_OTHER_MODEL,
         ) from error
@@ -238,7 +174,7 @@ def fresh_layers(
             layers = _swapped(slots)
     except (ValueError, TypeError) as error:
         raise InputError(
-            f"no adapter can be put around the layers of {backbone.name} ({_short(error)})",
+            f"no adapter can be put around the layers of {backbone.name} ({one_line(error)})",
             hint="name linear layers of this model as targets",
         ) from error
     for layer in layers:
@@ -329,7 +265,3 @@ def _copy(lora: Lora, held: dict[str, torch.Tensor]) -> None:
                 where=lora.folder,
                 hint="use another copy of the adapter, or another dtype",
             )
-
-
-def _short(error: BaseException) -> str:
-    return " ".join(str(error).split())[:120] or type(error).__name__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,8 +13,12 @@ CARD = "coinkv_adapter.json"
 """File beside an adapter that says what coinkv must know of it."""
 SHIPPED = Path(__file__).parents[1] / "shipped_adapters"
 """Folder of the adapters that ship in the package, a folder each."""
+NAME_CHARACTERS = 100
+"""Most characters shown of a name that a file or folder gives an adapter."""
 _FILES = (CARD, "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 _MOST_NAMED = 8
+_UNPRINTABLE = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")
+"""Categories of Unicode: control, format, unassigned, private, surrogate, line and paragraph."""
 
 
 def users_adapters() -> Path:
@@ -77,6 +82,25 @@ def adapter_folder(adapter: str | Path) -> Path:
     if str(adapter) in named:
         return named[str(adapter)]
     raise _unknown(adapter, "no such adapter folder, and no adapter of this name", named)
+
+
+def printable(text: str, most: int) -> str:
+    """A text as one line that a terminal may have: what is not printable is escaped.
+
+    Control characters could change what a terminal shows, and those of direction (U+202E) the order
+    of what stands beside them.
+
+    Args:
+        text: from a file that anyone may have written.
+        most: characters; a longer text is cut.
+    """
+    cut = text if len(text) <= most else f"{text[: most - 3]}..."
+    return "".join(
+        character.encode("unicode_escape").decode()
+        if unicodedata.category(character) in _UNPRINTABLE
+        else character
+        for character in cut
+    )
 
 
 def _unknown(adapter: str | Path, what: str, names: Iterable[str]) -> ModelNotFoundError:

@@ -8,9 +8,9 @@ from typing import Literal
 
 from coinkv.errors import InputError
 from coinkv.methods.base import Workbench
-from coinkv.model.adapter import adapted, default_adapter, read_card
+from coinkv.model.adapter import adapted_with_card, default_adapter
 from coinkv.model.backbone import Backbone
-from coinkv.model.shipped import adapter_folder
+from coinkv.model.shipped import NAME_CHARACTERS, adapter_folder, printable
 from coinkv.rag.answer import AdapterUsed
 from coinkv.rag.index import encoded_prefix
 
@@ -27,13 +27,11 @@ class LoadedAdapter:
         used: its name and digest, as answers tell them.
         scope: what it takes part in: what is computed `live`, or `all`, chunks included.
         view: the backbone with the adapter.
-        is_default: nobody named it: it answers where `applies_to` says so.
     """
 
     used: AdapterUsed
     scope: AdapterScope
     view: Backbone
-    is_default: bool = False
 
     def bench(self, bench: Workbench) -> Workbench:
         """The same prompt and chunks, answered with the adapter.
@@ -54,15 +52,6 @@ class LoadedAdapter:
         prefix = encoded_prefix(self.view, bench.prompt)
         blocks = replace(bench.blocks, backbone=self.view, prefix=prefix)
         return replace(bench, blocks=blocks, backbone=self.view)
-
-
-def applies_to(method: str) -> bool:
-    """Whether the default adapter answers questions asked by this method: by any.
-
-    Args:
-        method: a method's name.
-    """
-    return True
 
 
 def load_adapter(
@@ -94,24 +83,23 @@ def load_adapter(
     folder = default_adapter(backbone) if is_default else adapter_folder(adapter)
     if folder is None:
         return None
-    view = adapted(backbone, folder)
-    card = read_card(folder)
-    name = card.facts.get("name") if card else None
-    used = AdapterUsed(str(name or folder.resolve().name), view.adapter or "")
-    return LoadedAdapter(used, scope or (card.scope if card else "live"), view, is_default)
+    view, card = adapted_with_card(backbone, folder)
+    name = card.name if card else None
+    used = AdapterUsed(
+        name or printable(folder.resolve().name, NAME_CHARACTERS), view.adapter or ""
+    )
+    return LoadedAdapter(used, scope or (card.scope if card else "live"), view)
 
 
 def adapter_for(
     backbone: Backbone,
-    method: str,
     adapter: str | Path | LoadedAdapter | None,
     scope: AdapterScope | None = None,
 ) -> LoadedAdapter | None:
-    """The adapter that answers questions asked by a method, if any does.
+    """The adapter that answers questions, if any does.
 
     Args:
         backbone: the index's model.
-        method: the method's name.
         adapter: as for `load_adapter`, or loaded already, or None.
         scope: as for `load_adapter`; a loaded adapter has its own.
 
@@ -121,11 +109,6 @@ def adapter_for(
     """
     if scope is not None and not isinstance(adapter, (str, Path)):
         raise InputError("adapter_scope is given without an adapter to load", hint="name one")
-    by_default = adapter == DEFAULT_ADAPTER or (
-        isinstance(adapter, LoadedAdapter) and adapter.is_default
-    )
-    if by_default and not applies_to(method):
-        return None
     if isinstance(adapter, (str, Path)):
         return load_adapter(backbone, adapter, scope)
     return adapter

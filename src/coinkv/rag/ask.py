@@ -90,7 +90,7 @@ class CoinRAG:
     ) -> None:
         self.index = index
         self.method = method_named(method) if isinstance(method, str) else method
-        self.adapter = adapter_for(index.backbone, self.method.name, adapter, adapter_scope)
+        self.adapter = adapter_for(index.backbone, adapter, adapter_scope)
         self.bench = index.bench if self.adapter is None else self.adapter.bench(index.bench)
         if not index.vectors.chunks:
             raise InputError("the index is empty", where=index.folder, hint="add documents to it")

@@ -40,6 +40,7 @@ def begun_with(
         "development rows": digest(rows.dev),
         "evaluate_every": options.watch.evaluate_every,
         "patience": options.watch.patience,
+        "keep": options.watch.keep,
         "answer_tokens": options.watch.answer_tokens,
         "chunk_tokens": options.chunk_tokens,
         "model": base.fingerprint,

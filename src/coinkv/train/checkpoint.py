@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import uuid
 from collections.abc import Mapping
@@ -16,7 +15,10 @@ from safetensors.torch import load_file, save_file
 from coinkv.errors import StorageError
 from coinkv.store.atomic import sync
 from coinkv.train.learner import Learner
+from coinkv.train.sealed import sealed, unsealed
 
+CHECKPOINTS, BEST = "checkpoints", "best"
+"""Folders of a run: where it goes on from, and the weights of its best evaluation."""
 _PREFIX, _PART = "checkpoint-", ".part"
 _WEIGHTS, _OPTIMIZER, _STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
 
@@ -45,7 +47,8 @@ def save(
         save_file(weights, part / _WEIGHTS)
         save_file(tensors, part / _OPTIMIZER)
         kept = {"numbers": numbers, "facts": dict(facts)}
-        (part / _STATE).write_text(json.dumps(kept), encoding="utf-8")
+        text = sealed(kept, part, (_WEIGHTS, _OPTIMIZER))
+        (part / _STATE).write_text(text, encoding="utf-8")
         for written in (*part.iterdir(), part):
             sync(written)
         target = folder / f"{_PREFIX}{step}"
@@ -58,8 +61,7 @@ def save(
         raise StorageError(
             f"a checkpoint cannot be written ({getattr(error, 'strerror', None) or error})",
             where=folder,
-            hint="free space on that disk and run the same command again: it goes on from the "
-            "checkpoint before",
+            hint=unwritable_hint(error),
         ) from error
     for older in folder.glob(f"{_PREFIX}*"):
         if older != target:
@@ -82,21 +84,30 @@ def load(folder: Path, learner: Learner, optimizer: Any | None) -> dict[str, Any
     if newest is None:
         return None
     try:
+        kept = unsealed((newest / _STATE).read_text(encoding="utf-8"), newest)
         weights, tensors = load_file(newest / _WEIGHTS), load_file(newest / _OPTIMIZER)
-        kept = json.loads((newest / _STATE).read_text(encoding="utf-8"))
         facts = dict(kept["facts"])
         state = _nested(tensors, kept["numbers"])
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
         raise StorageError(
-            f"this checkpoint is damaged ({error})"[:200],
+            f"this checkpoint is damaged ({getattr(error, 'strerror', None) or error})"[:200],
             where=newest,
-            hint="remove it; the run then begins anew",
+            hint=f"remove the folder {CHECKPOINTS} of this run; it then begins anew",
         ) from error
     learner.load(weights)
     if optimizer is not None:
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": state, "param_groups": groups})
     return facts
+
+
+def unwritable_hint(error: Exception) -> str:
+    """What to do where a file or folder of a run cannot be written."""
+    if isinstance(error, FileExistsError | NotADirectoryError | IsADirectoryError):
+        return "something else has its name: move it away and run the same command again"
+    return (
+        "free space on that disk and run the same command again: it goes on from what was kept last"
+    )
 
 
 def _whole(folder: Path) -> list[Path]:

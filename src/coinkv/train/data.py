@@ -131,7 +131,7 @@ def training_rows(
     """
     _require(sources, rows, held_out)
     read = sorted(((read_set(each.name), each.weight) for each in sources), key=lambda s: s[0].name)
-    _require_distinct([training_set.name for training_set, _ in read])
+    require_distinct([training_set.name for training_set, _ in read], "sets to train on")
     report = duplicates(
         [_trainable(training_set) for training_set, _ in read], [read_set(name) for name in against]
     )
@@ -223,11 +223,16 @@ def _require(sources: Sequence[Source], rows: int | None, held_out: int) -> None
         raise InputError(f"{held_out} rows cannot be held out", hint="give 0 or more")
 
 
-def _require_distinct(names: Sequence[str]) -> None:
+def require_distinct(names: Sequence[str], what: str) -> None:
+    """Refuse two sets of one name.
+
+    Raises:
+        InputError: there are two.
+    """
     for name, count in Counter(names).items():
         if count > 1:
             raise InputError(
-                f"{count} sets to train on have this name",
+                f"{count} {what} have this name",
                 where=name,
                 hint="give each set once, and each file a name of its own",
             )

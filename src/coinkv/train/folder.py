@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,10 @@ from filelock import FileLock, Timeout
 
 from coinkv.errors import CoinKVError, StorageError, TrainingError
 from coinkv.store.atomic import publish
+from coinkv.train.checkpoint import BEST, CHECKPOINTS, unwritable_hint
 from coinkv.train.journal import JOURNAL
-from coinkv.train.loop import BEST, CHECKPOINTS
 from coinkv.train.processes import Processes
+from coinkv.train.sealed import sealed, unsealed
 
 RUN, REPORT = "run.json", "report.json"
 """What a run was begun with, and what it came to."""
@@ -97,7 +98,7 @@ class RunFolder:
                     hint="give the options it was begun with, or train in another folder",
                 )
             return
-        self._write(RUN, begun)
+        self._write(RUN, lambda: json.dumps(begun, indent=2) + "\n")
 
     def _require_unused(self) -> None:
         found = self._holds(ADAPTER, MODEL, CHECKPOINTS, BEST, JOURNAL, REPORT)
@@ -112,22 +113,31 @@ class RunFolder:
         return [name for name in names if (self.path / name).exists()]
 
     def report(self) -> dict[str, Any] | None:
-        """What `keep_report` kept, in each process; None while the run is not finished."""
+        """What `keep_report` kept, in each process.
+
+        None while the run is not finished, and where its result or the report is gone or damaged.
+        """
         found = None
-        if self._processes.main and self._holds(ADAPTER, MODEL):
+        if self._processes.main:
             try:
-                found = _read(self.path / REPORT)
-            except TrainingError:  # not there, or damaged: the run goes on, at its end
+                text = (self.path / REPORT).read_text(encoding="utf-8")
+                found = unsealed(text, self.path)
+            except (OSError, ValueError):  # the run goes on, at its end
                 found = None
         return self._processes.gathered(found)[0]
 
-    def keep_report(self, facts: Mapping[str, Any]) -> None:
+    def keep_report(self, facts: Mapping[str, Any], result: Sequence[Path]) -> None:
         """Keep what the run came to: it is finished then.
+
+        Args:
+            facts: JSON-ready.
+            result: the files of what was learned, in this folder.
 
         Raises:
             StorageError: it cannot be written.
         """
-        self.by_main(lambda: self._write(REPORT, facts))
+        names = [path.relative_to(self.path).as_posix() for path in result]
+        self.by_main(lambda: self._write(REPORT, lambda: sealed(facts, self.path, names)))
 
     def by_main(self, act: Callable[[], object]) -> None:
         """Have the main process do something while the others wait; all raise what it raises."""
@@ -141,16 +151,15 @@ class RunFolder:
         if first is not None:
             raise first
 
-    def _write(self, name: str, facts: Mapping[str, Any]) -> None:
-        text = json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
+    def _write(self, name: str, text: Callable[[], str]) -> None:
         path = self.path / name
         try:
-            publish(path, [memoryview(text.encode())], fsync=False)
+            publish(path, [memoryview(text().encode())], fsync=False)
         except OSError as error:
             raise StorageError(
                 f"cannot be written ({error.strerror or error})",
                 where=path,
-                hint="free space on that disk and run the same command again",
+                hint=unwritable_hint(error),
             ) from error
 
 

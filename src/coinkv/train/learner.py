@@ -59,6 +59,7 @@ class Learner:
             return cls(backbone, dict(model.named_parameters()), links, None)
         model.requires_grad_(False)
         settings = lora_settings(recipe)
+        _require_rank(recipe.rank, backbone)
         layers = fresh_layers(backbone, settings, recipe.seed)
         places = _places(model, layers)
         _require_targets(recipe, places, backbone.name)
@@ -130,6 +131,16 @@ def _places(model: Any, layers: tuple[AdaptedLayer, ...]) -> dict[str, AdaptedLa
     return {
         f"{owners[id(layer.siblings)]}.{layer.name}".removeprefix("."): layer for layer in layers
     }
+
+
+def _require_rank(rank: int, backbone: Backbone) -> None:
+    """Refuse a rank that no matrix of the model has: it would only take memory."""
+    most = max(min(p.shape) for p in backbone.model.parameters() if p.ndim == 2)
+    if rank > most:
+        raise InputError(
+            f"rank is {rank}, and no matrix of {backbone.name} has more than {most}",
+            hint=f"use at most {most}",
+        )
 
 
 def _require_targets(recipe: Recipe, places: Collection[str], where: str) -> None:

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from coinkv.errors import InputError, StorageError, TrainingError
 from coinkv.train.batches import Batches
-from coinkv.train.checkpoint import load, save
+from coinkv.train.checkpoint import BEST, CHECKPOINTS, load, save
 from coinkv.train.composing import Composer
 from coinkv.train.data import TrainingData, TrainingRow
 from coinkv.train.evaluation import DevScores, Sums, dev_sums
@@ -19,8 +19,7 @@ from coinkv.train.optimising import learning_rate, optimizer_of
 from coinkv.train.processes import Processes
 from coinkv.train.steps import Stepper
 
-CHECKPOINTS, BEST = "checkpoints", "best"
-"""Folders of a run: where it goes on from, and the weights of its best evaluation."""
+Keep = Literal["best", "last"]
 OnProgress = Callable[[str, int, int], None]
 """Called with a stage's name, what is done and what there is."""
 _PATIENT_ROWS = 64
@@ -36,14 +35,24 @@ class Watch:
         evaluate_every: steps between evaluations on development rows; None: once at the end.
         patience: end after so many evaluations without a better one; None: never.
         answer_tokens: most tokens of a development answer.
+        keep: which weights come out: those of the `best` evaluation, or the `last`, which a few
+            development questions cannot tell from worse ones.
     """
 
     checkpoint_every: int = 25
     evaluate_every: int | None = None
     patience: int | None = None
     answer_tokens: int = 32
+    keep: Keep = "best"
 
     def __post_init__(self) -> None:
+        if self.keep not in get_args(Keep):
+            raise InputError(f"keep is {self.keep!r}", hint="use best or last")
+        if self.keep == "last" and self.patience is not None:
+            raise InputError(
+                "patience waits for a better evaluation, and the last weights are to be kept",
+                hint="give one of the two",
+            )
         for name in ("checkpoint_every", "evaluate_every", "patience", "answer_tokens"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -122,7 +131,8 @@ class Loop:
     def run(self, tell: OnProgress) -> Learned:
         """Learn from where the folder's newest checkpoint left off to the end.
 
-        The learner then has the weights of the best evaluation, or the last ones without any.
+        The learner then has the weights of the best evaluation, or the last ones where there is
+        none or `keep` says so.
 
         Raises:
             StorageError: the disk is full or a checkpoint damaged; what was kept is still there.
@@ -179,7 +189,7 @@ class Loop:
             raise StorageError(
                 f"the weights of the best evaluation, at step {step}, are not there",
                 where=self._folder / BEST,
-                hint="train in another folder",
+                hint=f"remove the folder {CHECKPOINTS} of this run; it then begins anew",
             )
 
     def _step(self, state: _State, journal: Journal | None) -> None:
@@ -239,7 +249,7 @@ class Loop:
             journal.write("dev", {"step": state.step, **scores.to_dict()})
         best = _scores(state.best)
         state.first = state.first or scores.to_dict()
-        if best is None or _better(scores, best):
+        if best is None or self._watch.keep == "last" or _better(scores, best):
             state.best, state.best_step = scores.to_dict(), state.step
             state.evaluations_since = 0
         else:

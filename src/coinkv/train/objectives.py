@@ -14,6 +14,8 @@ from coinkv.methods.registry import METHODS, method_named
 from coinkv.methods.standard_rag import StandardRAG
 from coinkv.methods.text_nuggets import TextNuggets
 
+_MOST_LINKS = 1000
+
 
 @dataclass(frozen=True)
 class Objective:
@@ -64,6 +66,8 @@ def objective_named(name: str, options: Mapping[str, Any]) -> Objective:
                 "link embeddings are given, but training makes them", hint="leave them out"
             )
         links = method.links
+        if links > _MOST_LINKS:
+            raise InputError(f"links is {links}", hint=f"use at most {_MOST_LINKS}")
     forms = (method, StandardRAG()) if name == "block_attention" else (method,)
     return Objective(method, forms, links)
 

@@ -11,7 +11,8 @@ import torch
 from coinkv.config import CHUNK_TOKENS
 from coinkv.errors import InputError
 from coinkv.evaluate.dataset import Half, half, read_set, require_answers
-from coinkv.train.data import Source, TrainingData, TrainingRow, training_rows
+from coinkv.model.prompt import unicode_text
+from coinkv.train.data import Source, TrainingData, TrainingRow, require_distinct, training_rows
 from coinkv.train.loop import Watch
 from coinkv.train.recipe import Recipe
 
@@ -122,6 +123,9 @@ class TrainingOptions:
                 "patience counts evaluations, and there is only one, at the end",
                 hint="give evaluate_every, too",
             )
+        for name in ("name", "licence", "model"):
+            unicode_text(getattr(self, name) or "", f"the option {name}")
+        unicode_text("".join(self.attribution), "the option attribution")
         try:
             torch.device(self.device or "cpu")
         except RuntimeError as error:
@@ -135,7 +139,9 @@ class TrainingOptions:
         Raises:
             InputError: a set cannot be read, or nothing in it can be trained on or asked.
         """
-        dev = tuple(row for each in self.dev for row in each.rows())
+        sets = [each.rows() for each in self.dev]
+        require_distinct([rows[0].set_name for rows in sets if rows], "development sets")
+        dev = tuple(row for rows in sets for row in rows)
         data = training_rows(
             self.sources,
             rows=self.rows,

@@ -11,6 +11,8 @@ from coinkv.corpus.catalogue import Catalogue
 from coinkv.corpus.chunks import Chunk, split
 from coinkv.corpus.documents import Document
 from coinkv.corpus.schema import Content
+from coinkv.corpus.sqlite import REBUILD
+from coinkv.errors import IndexNotFoundError, StorageError
 from coinkv.evaluate.dataset import EvalRow, Passage
 from coinkv.methods.base import Workbench
 from coinkv.rag.finish import ChunkFinisher, StageTimes
@@ -53,11 +55,12 @@ class Passages:
 
         Raises:
             InputError: an option cannot be used, or there is no such model or embedder.
-            StorageError: the folder cannot be written.
+            StorageError: the folder cannot be written, or what it holds is damaged: here, or inside
+                the context.
         """
         folder = Path(folder)
         plan = BuildPlan.of(options, None, folder)
-        with ExitStack() as stack:
+        with ExitStack() as stack, _filled_again(folder):
             with BuildLock(folder):  # several processes may begin at once
                 path = folder / CATALOGUE
                 opened = Catalogue.open(path) if path.exists() else Catalogue.create(path)
@@ -102,3 +105,18 @@ class Passages:
         found = self.plan.extractor.extract_all([chunk.text for chunk in new])
         for chunk in new:
             self.catalogue.add(finisher.content(chunk, found))
+
+
+@contextmanager
+def _filled_again(folder: Path) -> Iterator[None]:
+    """Say of a damaged catalogue what to do about a cache, which is not what an index needs."""
+    try:
+        yield
+    except (StorageError, IndexNotFoundError) as error:
+        if error.where != str(folder / CATALOGUE) or error.hint not in (REBUILD, None):
+            raise
+        raise StorageError(
+            error.what,
+            where=folder / CATALOGUE,
+            hint=f"remove the cache folder {folder}: it is filled again",
+        ) from error

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from coinkv.errors import InputError
+from coinkv.model.prompt import unicode_text
 
 Weights = Literal["lora", "all"]
 OptimizerName = Literal["adamw", "adamw8bit"]
@@ -16,6 +18,8 @@ FULL_LEARNING_RATE = 5e-6
 """Paper arXiv 2608.07458, appendix G, Table 5."""
 LORA_LEARNING_RATE = 3e-4
 """LoRA moves few weights, from zero: rates of this order (arXiv 2106.09685, appendix D)."""
+_TOO_MANY = 2**31
+_LARGEST = 1e15  # products of two, and of one with a gradient, still are float32 numbers
 
 
 @dataclass(frozen=True)
@@ -91,23 +95,29 @@ class Recipe:
                 raise InputError(
                     f"{name} is {getattr(self, name)!r}", hint=f"use {' or '.join(allowed)}"
                 )
-        least_one = ("rank", "micro_batch", "accumulation", "epochs", "max_length")
-        for name in (*least_one, "k_chunks", "k_nuggets"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}", hint="use 1 or more")
-        if self.steps is not None and self.steps < 1:
-            raise InputError(f"steps is {self.steps}", hint="use 1 or more")
+        unicode_text(self.answer_lead, "answer_lead")
+        whole = ("rank", "micro_batch", "accumulation", "epochs", "steps", "max_length")
+        for name in (*whole, "k_chunks", "k_nuggets"):
+            count = getattr(self, name)
+            if count is not None and not 1 <= count < _TOO_MANY:
+                raise InputError(f"{name} is {_short(count)}", hint="use 1 or more, below 2**31")
         for name in ("warmup", "raft", "dropout"):
             if not 0 <= getattr(self, name) <= 1:
-                raise InputError(f"{name} is {getattr(self, name)}", hint="use 0 to 1")
+                raise InputError(f"{name} is {_short(getattr(self, name))}", hint="use 0 to 1")
         for name in ("learning_rate", "alpha", "clip"):
             value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise InputError(f"{name} is {value}", hint="use a number above 0")
-        if not 0 <= self.weight_decay < float("inf"):
-            raise InputError(f"weight_decay is {self.weight_decay}", hint="use 0 or more")
+            if value is not None and not 0 < value <= _LARGEST:
+                raise InputError(
+                    f"{name} is {_short(value)}",
+                    hint=f"use a number above 0, at most {_LARGEST:g}",
+                )
+        if not 0 <= self.weight_decay <= _LARGEST:
+            raise InputError(
+                f"weight_decay is {_short(self.weight_decay)}",
+                hint=f"use a number from 0 to {_LARGEST:g}",
+            )
         if not 0 <= self.seed < 2**63:
-            raise InputError(f"seed is {self.seed}", hint="use 0 or more, below 2**63")
+            raise InputError(f"seed is {_short(self.seed)}", hint="use 0 or more, below 2**63")
 
     @property
     def rows_per_step(self) -> int:
@@ -170,8 +180,9 @@ _KINDS: dict[type, tuple[tuple[type, ...], str]] = {
     float: ((int, float), "a number"),
     str: ((str,), "a text"),
     tuple: ((list, tuple), "a list of names"),
-    dict: ((dict,), "an object"),
+    dict: ((dict,), "an object of texts, numbers, true and false"),
 }
+_PLAIN = (str, int, float, bool, type(None))
 
 
 def _require_kind(name: str, value: Any, default: Any, where: str) -> None:
@@ -181,5 +192,11 @@ def _require_kind(name: str, value: Any, default: Any, where: str) -> None:
     fits = isinstance(value, accepted) and (bool in accepted or not isinstance(value, bool))
     if isinstance(value, list | tuple):
         fits = fits and all(isinstance(each, str) for each in value)
+    if isinstance(value, dict):
+        fits = fits and all(isinstance(each, _PLAIN) for each in value.values())
     if not fits:
-        raise InputError(f"{name} is {value!r}", where=where, hint=f"give {described}")
+        raise InputError(f"{name} is {_short(value)}", where=where, hint=f"give {described}")
+
+
+def _short(value: Any) -> str:
+    return reprlib.repr(value)

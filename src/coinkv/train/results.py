@@ -6,6 +6,7 @@ import json
 import shutil
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from coinkv.model.adapter import CARD
 from coinkv.model.backbone import Backbone
 from coinkv.model.pretrained import quiet_transformers
 from coinkv.train.card import LINK_FILE, readme
+from coinkv.train.checkpoint import unwritable_hint
 from coinkv.train.learner import LINKS, Learner
 
 MODEL_CARD = "training.json"
@@ -53,6 +55,7 @@ def write_adapter(
         from peft import LoraConfig
 
         LoraConfig(**settings, inference_mode=True).save_pretrained(str(part))
+        _with_sets_in_order(part / "adapter_config.json")
         weights = {name: p.detach().cpu().contiguous() for name, p in learner.weights.items()}
         half = {name: weight.half() for name, weight in weights.items()}
         finite = all(bool(weight.isfinite().all()) for weight in half.values())
@@ -82,6 +85,15 @@ def write_model(learner: Learner, folder: Path, card: Mapping[str, Any]) -> list
     return _replaced(folder, write)
 
 
+def _with_sets_in_order(config: Path) -> None:
+    """PEFT writes its sets of names in another order in each process."""
+    settings = json.loads(config.read_text(encoding="utf-8"))
+    for name in ("target_modules", "exclude_modules"):
+        if isinstance(settings[name], list):
+            settings[name] = sorted(settings[name])
+    config.write_text(json.dumps(settings, indent=2, sort_keys=True), encoding="utf-8")
+
+
 def _write_beside(learner: Learner, folder: Path, name: str, card: Mapping[str, Any]) -> None:
     """Link embeddings, if any were learned, the card, and the card for people."""
     if learner.links is not None:
@@ -96,7 +108,7 @@ def _replaced(folder: Path, write: Callable[[Path], None]) -> list[Path]:
     """A folder written beside its place and put there as a whole; the older one goes last."""
     for leftover in folder.parent.glob(f"{folder.name}.*"):
         if leftover.suffix in (_PART, _OLD):  # of a run that was killed here
-            shutil.rmtree(leftover, ignore_errors=True)
+            _remove(leftover)
     name = f"{folder.name}.{uuid.uuid4().hex}"
     part, old = folder.with_name(name + _PART), folder.with_name(name + _OLD)
     try:
@@ -107,18 +119,31 @@ def _replaced(folder: Path, write: Callable[[Path], None]) -> list[Path]:
         for path in part.iterdir():
             path.chmod(readable)  # safetensors lets nobody read its files but their owner
         names = sorted(path.name for path in part.iterdir())
-        if folder.exists():
+        if _is_there(folder):
             folder.rename(old)
         part.rename(folder)
     except (OSError, SafetensorError) as error:
         raise StorageError(
             f"the result cannot be written ({getattr(error, 'strerror', None) or error})"[:300],
             where=folder,
-            hint="free space on that disk and run the same command again: it goes on at its end",
+            hint=unwritable_hint(error),
         ) from error
     finally:
-        if old.exists() and not folder.exists():
+        if _is_there(old) and not _is_there(folder):
             old.rename(folder)
         for path in (part, old):
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)
     return [folder / name for name in names]
+
+
+def _is_there(path: Path) -> bool:
+    return path.exists() or path.is_symlink()
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder or whatever has its name, as far as that can be done."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+        return
+    with suppress(OSError):
+        path.unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from importlib import import_module
@@ -12,6 +13,7 @@ from coinkv.config import DEFAULT_MODEL, home
 from coinkv.errors import InputError
 from coinkv.model.backbone import Backbone
 from coinkv.model.load import load
+from coinkv.model.prompt import unicode_text
 from coinkv.rag.options import BuildOptions
 from coinkv.train.card import begun_with, card, given_facts
 from coinkv.train.composing import Composer
@@ -81,6 +83,8 @@ def train(
     """
     recipe = options.recipe
     objective = objective_named(recipe.objective, recipe.options)
+    cache = options.cache or home() / "training"
+    _require_folder(Path(folder), cache)
     _require_packages(("accelerate", *(("peft",) if recipe.weights == "lora" else ())))
     rows = options.read() if rows is None else rows
     processes = Processes(options.device)
@@ -95,7 +99,7 @@ def train(
         finished = _finished(place, options)
         if finished is not None:
             return finished
-        run = _Run(place, options, objective, rows, base, processes)
+        run = _Run(place, options, objective, rows, base, processes, cache)
         return run.to_the_end(tell)
 
 
@@ -109,6 +113,7 @@ class _Run:
     rows: RunRows
     base: Backbone
     processes: Processes
+    cache: Path
 
     def to_the_end(self, tell: OnProgress) -> TrainingReport:
         learner = Learner.of(self.base, self.options.recipe, self.objective)
@@ -117,15 +122,16 @@ class _Run:
         facts = card(name, self.options, self.objective, self.rows, self.base, learned)
         adapter = learner.adapter is not None
         result = self.place.path / (ADAPTER if adapter else MODEL)
+        files: list[Path] = []
         self.place.by_main(
-            lambda: (
+            lambda: files.extend(
                 write_adapter(learner, self.base, result, facts)
                 if adapter
                 else write_model(learner, result, facts)
             )
         )
         report = TrainingReport(result, learned, facts)
-        self.place.keep_report(report.to_dict())
+        self.place.keep_report(report.to_dict(), files)
         return report
 
     def _learned(self, learner: Learner, tell: OnProgress) -> Learned:
@@ -136,11 +142,24 @@ class _Run:
             place.by_main(lambda: writers.append(tensorboard_writer(place.path)))
         writer = writers[0] if writers else None
         build = BuildOptions(model=self.base, chunk_tokens=options.chunk_tokens)
-        with Passages.open(options.cache or home() / "training", build) as passages:
+        with Passages.open(self.cache, build) as passages:
             composer = Composer(passages, learner, Shower(learner, self.objective, recipe), recipe)
             rows, watch, processes = self.rows, options.watch, self.processes
             loop = Loop(place.path, composer, rows.data, rows.dev, watch, processes, writer)
             return loop.run(tell)
+
+
+def _require_folder(folder: Path, cache: Path) -> None:
+    """Refuse a run's folder that has another use, or a name that no card can tell."""
+    real = os.path.realpath(folder)  # unlike `Path.resolve` content with links that go in a circle
+    if real == os.path.realpath(cache):
+        raise InputError(
+            "is the cache of encoded passages, which runs share",
+            where=folder,
+            hint="train in another folder",
+        )
+    for path in (str(folder), real):
+        unicode_text(path, "the folder's name")
 
 
 def _require_packages(names: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ from coinkv.errors import ModelNotFoundError
 from coinkv.model.backbone import Backbone
 from coinkv.model.chat import AnyPrompt, Message
 from coinkv.model.decode import Sampling
-from coinkv.rag.adapters import LoadedAdapter, adapter_for
+from coinkv.rag.adapters import LoadedAdapter
 from coinkv.repair.base import Strategy
 from coinkv.repair.strategies import strategy_named
 from coinkv.retrieval.embed import Embedder
@@ -159,7 +159,7 @@ class Models:
         return QuestionTask(
             lambda: self._library.open(namespace, index),
             self.backbone,
-            adapter_for(self.backbone, chosen.method or "coinrag", self._adapter),
+            self._adapter,
             messages,
             chosen,
             answer_tokens=answer_tokens,
