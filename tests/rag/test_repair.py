@@ -18,7 +18,7 @@ from coinkv.model.fill import LiveCache, fill
 from coinkv.model.narrow import decoder_layers
 from coinkv.model.work import Work, flops
 from coinkv.rag.ask import CoinRAG as Asker
-from coinkv.rag.ask import _prefilled
+from coinkv.rag.ask import prefilled
 from coinkv.repair.deviation import CRITERIA, DeviationRepair, picked
 from coinkv.repair.head import heads
 from composing import compose, difference, hashes, own_logits, retrieval, token_ids
@@ -45,7 +45,7 @@ def test_recomputing_everything_is_full_prefill_of_the_same_ids(index, method):
     context = compose(method, index, evidence)
     suffix = index.bench.prompt.suffix_ids(QUESTIONS[0])
     ids = context_ids(index, context, evidence)
-    measured = _prefilled(index.backbone, context, suffix)
+    measured = prefilled(index.backbone, context, suffix)
     assert difference(measured[0], own_logits(index, [*ids, *suffix], 1)[0]) < 1e-5
     with torch.no_grad():
         own = index.backbone.model(torch.tensor([ids]), use_cache=True).past_key_values
@@ -59,8 +59,8 @@ def test_recomputing_nothing_is_the_method_beneath(index, method):
     evidence = retrieval(hashes(index, 3), NUGGETS)
     suffix = index.bench.prompt.suffix_ids(QUESTIONS[0])
     bare, repaired = (compose(m, index, evidence) for m in (plain, method))
-    expected = _prefilled(index.backbone, bare, suffix)
-    assert torch.equal(_prefilled(index.backbone, repaired, suffix), expected)
+    expected = prefilled(index.backbone, bare, suffix)
+    assert torch.equal(prefilled(index.backbone, repaired, suffix), expected)
     assert repaired.cache.work == bare.cache.work
 
 
@@ -68,7 +68,7 @@ def asked(index, method):
     """The context of a method after the question's pass, and the first token's logits."""
     context = compose(method, index, retrieval(hashes(index, 4)))
     suffix = index.bench.prompt.suffix_ids(QUESTIONS[0])
-    return context, _prefilled(index.backbone, context, suffix), len(suffix)
+    return context, prefilled(index.backbone, context, suffix), len(suffix)
 
 
 @pytest.mark.parametrize("gradual", [False, True])

@@ -40,7 +40,7 @@ class AdapterUsed:
     """The adapter that an answer was given with.
 
     Attributes:
-        name: of its folder.
+        name: as its card calls it, else its folder.
         digest: hex digest of its settings and weights.
     """
 
