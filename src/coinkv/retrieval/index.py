@@ -84,13 +84,7 @@ class VectorIndex:
         try:
             part.mkdir(parents=True)
             arrays = _collected(rows)
-            meta: dict[str, Any] = {
-                "embedder": embedder_identity,
-                "chunks": len(arrays["chunk_hashes"]),
-                "nuggets": len(arrays["nugget_spans"]),
-                "graph": len(arrays["chunk_hashes"]) > flat_limit,
-                "checksums": {},
-            }
+            meta = _meta(arrays, embedder_identity, flat_limit)
             for name, array in arrays.items():
                 np.save(part / f"{name}.npy", array)
             if meta["graph"]:
@@ -122,14 +116,7 @@ class VectorIndex:
             embedder_identity: of what made the vectors.
         """
         arrays = _collected(rows)
-        meta = {
-            "embedder": embedder_identity,
-            "chunks": len(arrays["chunk_hashes"]),
-            "nuggets": len(arrays["nugget_spans"]),
-            "graph": False,
-            "checksums": {},
-        }
-        return cls(Path(), meta, arrays)
+        return cls(Path(), _meta(arrays, embedder_identity, len(arrays["chunk_hashes"])), arrays)
 
     @classmethod
     def open(cls, folder: Path) -> VectorIndex:
@@ -263,6 +250,18 @@ def _collected(rows: Iterable[VectorRow]) -> dict[str, NDArray[Any]]:
         "nugget_offsets": np.asarray(offsets, np.int64),
         "nugget_spans": _stacked(spans, (offsets[-1], 4), np.int32),
         "nugget_vectors": _stacked(nugget_vectors, (offsets[-1], dimension), np.float32),
+    }
+
+
+def _meta(arrays: dict[str, NDArray[Any]], embedder: str, flat_limit: int) -> dict[str, Any]:
+    """What `meta.json` says of these arrays, but for the checksums of files."""
+    chunks = len(arrays["chunk_hashes"])
+    return {
+        "embedder": embedder,
+        "chunks": chunks,
+        "nuggets": len(arrays["nugget_spans"]),
+        "graph": chunks > flat_limit,
+        "checksums": {},
     }
 
 
