@@ -66,6 +66,14 @@ class IndexNotFoundError(InputError):
     """A folder holds no index, or an unfinished one."""
 
 
+class DocumentNotFoundError(InputError):
+    """An index has no document by this key."""
+
+
+class JobNotFoundError(InputError):
+    """There is no indexing job by this id, or it ended so long ago that it is forgotten."""
+
+
 class IndexMismatchError(InputError):
     """An index was built by another model, embedder or format version."""
 

@@ -25,7 +25,7 @@ FLAGS = (
 )
 DESKTOP = {"width": 1280, "height": 860}
 PHONE = {"width": 360, "height": 740}
-PATIENCE_MS = 15_000
+PATIENCE_MS = 30_000
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -113,6 +113,7 @@ def facts(body: dict[str, Any]) -> dict[str, Any]:
         "stages_ms": stages,
         "question": question if len(body["messages"]) == 1 else f"{question} (gypsum)",
         "method": body.get("method", "coinrag"),
+        "adapter": {"name": "made-for-nuggets", "digest": "e3288b25"},
         "len_tokens": 2590 if slow else 312,
         "suffix_tokens": 24,
     }

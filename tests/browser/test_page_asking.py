@@ -34,6 +34,13 @@ def test_an_answer_is_on_the_page_word_by_word_before_it_is_complete(
     expect(page.get_by_role("button", name="Send")).to_be_visible()
 
 
+def test_the_figures_tell_what_the_answer_was_made_of_and_by_what(page: Any) -> None:
+    ask(page)
+    figures = page.locator(".facts")
+    expect(figures).to_contain_text("context of 312 tokens · 24 computed live")
+    expect(figures).to_contain_text("adapter made-for-nuggets")
+
+
 @pytest.mark.parametrize("by", ["button", "Escape"])
 def test_an_answer_can_be_stopped_and_the_server_hears_of_it(
     page: Any, script: Script, by: str

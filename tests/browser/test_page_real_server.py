@@ -23,7 +23,7 @@ TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}\n{% endfor %}"
 )
 MOST_TOKENS = 1500
-INDEXING_MS = 60_000
+INDEXING_MS = 120_000
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ CONTEXT = 2048
 QUESTION = [{"role": "user", "content": "Who built the stone bridge?"}]
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
     """Wait for something that must come to be."""
     ends = time.monotonic() + seconds
     while not condition():

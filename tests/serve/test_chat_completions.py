@@ -26,6 +26,7 @@ from coinkv.model.decode import Sampling
 from coinkv.rag.ask import CoinRAG
 from coinkv.serve.api.schemas.chat import ChatCompletion, ChatCompletionChunk
 from coinkv.store.tiers import Tiers
+from raw_http import until
 from small_corpus import DOCUMENTS
 
 pytest_plugins = ("chat_fixtures",)
@@ -322,8 +323,7 @@ def connection(server: Running, body: dict[str, Any]):
 
 def test_a_client_that_leaves_in_a_stream_frees_its_slot(chat_running, outcomes):
     with connection(chat_running, {"stream": True, "max_tokens": MOST_TOKENS}) as connected:
-        while b'"content":"' not in connected.recv(65_536):
-            pass
+        until(connected, b'"content":"')
     wait_until(lambda: "cancelled" in outcomes)
     assert not chat_running.service.scheduler.load().busy
 

@@ -20,7 +20,7 @@ from coinkv.config import DEFAULT_EMBEDDER
 
 COUNT = 1_200
 AT_A_TIME = 48
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) [A-Z]")
 
 

@@ -23,6 +23,7 @@ from coinkv.model.threads import one_thread
 from coinkv.rag.ask import CoinRAG
 from coinkv.rag.build import BuildOptions, build
 from coinkv.rag.index import Index
+from coinkv.serve.api.schemas.listings import ModelList
 from coinkv.serve.run import run_server
 from coinkv.serve.service import Service
 from command_line import coinkv  # noqa: F401 - a fixture
@@ -119,6 +120,18 @@ def test_a_reply_tells_the_adapter_by_name_and_digest(made, with_it, without):
     assert reply(with_it).json()["coinkv"]["adapter"] == told
     assert events_of(reply(with_it, stream=True).text)[0]["coinkv"]["adapter"] == told
     assert reply(without).json()["coinkv"]["adapter"] is None
+
+
+def test_the_list_of_models_tells_which_of_them_answer_with_it(made, with_it, without):
+    used = librarys(made, "default", "coinrag").adapter
+    told = {"name": NAME, "digest": used.digest}
+    for http, expected in ((with_it, told), (without, None)):
+        listed = ModelList.model_validate(http.get("/v1/models").json()).data
+        assert {model.kind: model.adapter and model.adapter.model_dump() for model in listed} == {
+            "backbone": None,
+            "coinrag": expected,
+            "embedder": None,
+        }
 
 
 def test_prompts_of_the_backbone_are_answered_without_it(with_it, without):

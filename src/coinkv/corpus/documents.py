@@ -119,6 +119,15 @@ def _unreadable(path: Path, error: Exception) -> DocumentError:
     return DocumentError(f"cannot be read ({reason})", where=path, hint="check its permissions")
 
 
+def _damaged(what: str, error: Exception, path: Path, hint: str) -> DocumentError:
+    """What a parser's failure says of the file; that memory ran out says nothing of it."""
+    if isinstance(error, MemoryError):
+        what = "needs more memory to read than there is"
+        return DocumentError(what, where=path, hint="split it")
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return DocumentError(f"{what} ({reason})", where=path, hint=hint)
+
+
 def _bytes(path: Path) -> bytes:
     try:
         raw = path.read_bytes()
@@ -258,7 +267,7 @@ def _pdf(raw: bytes, path: Path) -> tuple[str, str]:
         except pypdf.errors.DependencyError:
             locked = True
         except Exception as error:
-            raise DocumentError(f"is a damaged PDF ({error})", where=path, hint=hint) from error
+            raise _damaged("is a damaged PDF", error, path, hint) from error
     if locked:
         raise DocumentError("is an encrypted PDF", where=path, hint="save it without a password")
     if not text.strip():
@@ -279,7 +288,7 @@ def _docx(raw: bytes, path: Path) -> tuple[str, str]:
         return str(document.core_properties.title or ""), "\n\n".join(filter(str.strip, blocks))
     except Exception as error:
         hint = "save it anew as .docx without a password"
-        raise DocumentError("is not a readable Word file", where=path, hint=hint) from error
+        raise _damaged("is not a readable Word file", error, path, hint) from error
 
 
 def _docx_row(row: Any) -> str:

@@ -11,6 +11,7 @@ from in_process_library import becomes_true, ended, everything_in, files, keys
 
 from coinkv.errors import (
     BusyError,
+    DocumentNotFoundError,
     IndexMismatchError,
     IndexNotFoundError,
     InputError,
@@ -156,7 +157,7 @@ def test_what_is_not_there_cannot_be_removed_or_read(libraries):
     library = libraries.start()
     ended(library, add(library, ONE))
     for act in (library.remove, library.document):
-        with pytest.raises(IndexNotFoundError, match="no document"):
+        with pytest.raises(DocumentNotFoundError, match="no document"):
             act("default", "village", "two.txt")
         with pytest.raises(IndexNotFoundError, match="no index"):
             act("default", "town", "one.txt")

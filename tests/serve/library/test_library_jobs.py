@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 import pytest
 
-from coinkv.errors import IndexNotFoundError
+from coinkv.errors import JobNotFoundError
 from coinkv.serve.library.jobs import Job, JobBoard, new_job_id
 
 
@@ -21,7 +21,7 @@ def test_a_job_exists_for_its_own_namespace_only():
     mine = board.put(job("a"))
     assert board.get("a", mine.id) is mine
     for namespace, identifier in (("b", mine.id), ("a", "job_none")):
-        with pytest.raises(IndexNotFoundError, match="no job"):
+        with pytest.raises(JobNotFoundError, match="no job"):
             board.get(namespace, identifier)
 
 
@@ -93,6 +93,6 @@ def test_of_the_jobs_that_have_ended_the_oldest_are_forgotten():
         board.change(each.id, state="done")
     assert board.get("a", waiting.id)
     assert board.get("a", done[-1].id).finished
-    with pytest.raises(IndexNotFoundError):
+    with pytest.raises(JobNotFoundError):
         board.get("a", done[0].id)
     assert len(board.all()) == 1001

@@ -120,7 +120,7 @@ def test_a_zip_bomb_in_a_word_file_ends_within_the_memory_it_may_have():
     head = b'<w:document xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main">'
     bomb = word_file(head + b"<!--" + b"A" * 150_000_000 + b"--><w:body/></w:document>")
     assert len(bomb) < 1_000_000
-    assert refused("a.docx", bomb, memory_bytes=200_000_000)
+    assert "memory" in refused("a.docx", bomb, memory_bytes=200_000_000)
 
 
 def test_a_gzip_bomb_ends_within_the_memory_it_may_have():

@@ -35,7 +35,7 @@ def ask(server: str, kind: str) -> dict[str, Any]:
         path, model = "/v1/chat/completions", next(i for i in ids if i.startswith("coinrag/"))
         fields = {"messages": [{"role": "user", "content": "Who keeps the mill?"}]}
     fields |= {"model": model, "max_tokens": 5}
-    response = httpx.post(server + path, json=fields, timeout=30)
+    response = httpx.post(server + path, json=fields, timeout=60)
     assert response.status_code == 200, response.text
     reply: dict[str, Any] = response.json()
     return reply

@@ -18,6 +18,7 @@ from coinkv.serve.security.access import client_of, namespace_of
 from coinkv.serve.security.connections import BoundedH11, connection_options
 from coinkv.serve.security.install import install
 from coinkv.serve.settings import ServeSettings
+from raw_http import until_closed
 
 
 def guarded_app(settings: ServeSettings) -> FastAPI:
@@ -116,21 +117,14 @@ class Server:
         raise AssertionError("the server did not come up")
 
     def open(self) -> socket.socket:
-        """A connection of one's own; reading from it fails after 10 seconds."""
-        return socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        """A connection of one's own; reading from it fails after a minute."""
+        return socket.create_connection(("127.0.0.1", self.port), timeout=60)
 
     def tell(self, sent: bytes) -> bytes:
         """All that the server answers to some bytes until it closes the connection."""
         with self.open() as connection:
             connection.sendall(sent)
             return until_closed(connection)
-
-
-def until_closed(connection: socket.socket) -> bytes:
-    answer = b""
-    while piece := connection.recv(65_536):
-        answer += piece
-    return answer
 
 
 def code_of(reply: httpx.Response) -> str:

@@ -7,11 +7,12 @@ import json
 
 import httpx
 import pytest
-from guarded import client_of_app, code_of, guarded_app, served, until_closed
+from guarded import client_of_app, code_of, guarded_app, served
 
 from coinkv.serve.security import body
 from coinkv.serve.security.body import BodyMiddleware
 from coinkv.serve.settings import ServeSettings
+from raw_http import head_on, reply_on, until_closed
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def test_a_body_over_the_limit_is_refused_by_its_length_before_it_is_read(server
     head = b"POST /v1/length HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1001\r\n\r\n"
     with server.open() as connection:
         connection.sendall(head)  # and nothing of the body
-        answer = connection.recv(65_536)
+        answer = head_on(connection)
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert b"connection: close" in answer.lower()
 
@@ -72,7 +73,7 @@ def test_a_body_of_unknown_length_is_refused_as_soon_as_it_is_too_long(server):
     head = b"POST /v1/length HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
     with server.open() as connection:
         connection.sendall(head + b"3e9\r\n" + b"x" * 1001)  # it goes on, but not now
-        assert connection.recv(65_536).startswith(b"HTTP/1.1 413 ")
+        assert head_on(connection).startswith(b"HTTP/1.1 413 ")
 
 
 def test_uploads_have_a_limit_of_their_own(settings):
@@ -98,16 +99,12 @@ def test_a_client_that_waits_to_be_told_to_send_is_told_not_to(server):
     asking = b"expect: 100-continue\r\ncontent-length: %d\r\n\r\n"
     with server.open() as connection:
         connection.sendall(head + asking % 1001)
-        assert connection.recv(65_536).startswith(b"HTTP/1.1 413 ")
+        assert head_on(connection).startswith(b"HTTP/1.1 413 ")
     with server.open() as connection:
         connection.sendall(head + asking % 4)
-        assert connection.recv(65_536).startswith(b"HTTP/1.1 100 ")
+        assert head_on(connection).startswith(b"HTTP/1.1 100 ")
         connection.sendall(b"four")
-        reply = b""
-        while b'{"bytes":4}' not in reply:  # head and body may come apart
-            more = connection.recv(65_536)
-            assert more, reply
-            reply += more
+        assert reply_on(connection).endswith(b'{"bytes":4}')
 
 
 def test_a_reply_before_the_end_of_a_body_ends_the_connection(server):
@@ -115,11 +112,7 @@ def test_a_reply_before_the_end_of_a_body_ends_the_connection(server):
     for path in (b"/v1/deaf", b"/nowhere"):
         with server.open() as connection:
             connection.sendall(head % path + b"4\r\nsome\r\n")
-            reply = b""
-            while b"\r\n\r\n" not in reply:  # head and body may come apart
-                more = connection.recv(65_536)
-                assert more, reply
-                reply += more
+            reply = head_on(connection)
             assert b"connection: close" in reply.lower()
             connection.sendall(b"4\r\nmore\r\n0\r\n\r\n")
             rest = reply.partition(b"\r\n\r\n")[2] + until_closed(connection)

@@ -32,6 +32,7 @@ export interface Facts {
   cached_tokens?: number;
   question?: string;
   method?: string;
+  adapter?: { name: string; digest: string } | null;
   len_tokens?: number;
   suffix_tokens?: number;
   reuse?: ReuseSplit;

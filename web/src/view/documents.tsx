@@ -10,7 +10,7 @@ import { useSession } from "../state/session";
 import { FIRST_INDEX } from "./ask";
 import { RemovalDialog, type Removal } from "./dialogs";
 import { DocumentTable } from "./document-table";
-import { bytes, count } from "./format";
+import { bytes, count, counted } from "./format";
 import { JobProgress } from "./job-progress";
 import { Note, sentence } from "./notices";
 import { Uploader } from "./uploader";
@@ -120,7 +120,7 @@ function IndexView({ entry }: { entry: IndexEntry }): VNode {
   const removeIndex = () =>
     setRemoval({
       title: "Remove this index?",
-      text: `${entry.id} and its ${entry.documents} documents are deleted from the server.`,
+      text: `${entry.id} is deleted from the server, with ${counted(entry.documents, "document")}.`,
       action: "Remove the index",
       run: () => guarded(server.dropIndex(entry.id)),
     });

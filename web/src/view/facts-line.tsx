@@ -1,4 +1,4 @@
-// The few figures under an answer: what stood before the question, what was computed live.
+// The few figures under an answer: what stood before the question, what was computed live, by what.
 
 import type { VNode } from "preact";
 import { decodeRate, type Answer } from "../answer/answer";
@@ -15,6 +15,7 @@ export function FactsLine({ answer }: { answer: Answer }): VNode | null {
       prompt !== undefined &&
       `prompt of ${counted(prompt, "token")}`,
     usage && `answer of ${counted(usage.completion_tokens, "token")}`,
+    facts?.adapter && `adapter ${facts.adapter.name}`,
     rate !== null && `${rate.toFixed(1)} tokens a second`,
   ].filter((figure): figure is string => typeof figure === "string");
   if (figures.length === 0) return null;

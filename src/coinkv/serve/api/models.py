@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
 
 from coinkv.methods.registry import method_class, method_names
 from coinkv.serve.api.declared import reply_declared
-from coinkv.serve.api.schemas.listings import MethodEntry, MethodList, Model, ModelList
+from coinkv.serve.api.schemas.listings import (
+    MethodEntry,
+    MethodList,
+    Model,
+    ModelAdapter,
+    ModelList,
+)
 from coinkv.serve.engines.models import ModelInfo
 from coinkv.serve.security.access import namespace_of
 from coinkv.serve.service import Service
@@ -64,4 +71,5 @@ def _model(info: ModelInfo) -> Model:
         owned_by="coinkv",
         kind=info.kind,
         index=info.index,
+        adapter=None if info.adapter is None else ModelAdapter(**asdict(info.adapter)),
     )

@@ -19,6 +19,7 @@ from coinkv.model.backbone import Backbone
 from coinkv.model.chat import AnyPrompt, Message
 from coinkv.model.decode import Sampling
 from coinkv.rag.adapters import LoadedAdapter
+from coinkv.rag.answer import AdapterUsed
 from coinkv.repair.base import Strategy
 from coinkv.repair.strategies import strategy_named
 from coinkv.retrieval.embed import Embedder
@@ -45,12 +46,14 @@ class ModelInfo:
         kind: what stands behind it.
         created: Unix time since when.
         index: the index that it answers over.
+        adapter: the LoRA adapter that answers with the backbone.
     """
 
     id: str
     kind: ModelKind
     created: int
     index: str | None = None
+    adapter: AdapterUsed | None = None
 
 
 class Models:
@@ -93,12 +96,13 @@ class Models:
 
     def list(self, namespace: str) -> tuple[ModelInfo, ...]:
         """All names of a namespace."""
+        used = None if self._adapter is None else self._adapter.used
         own = [
             ModelInfo(self.backbone_name, "backbone", self._created),
             ModelInfo(self.embedder_name, "embedder", self._created),
         ]
         own += [
-            ModelInfo(f"{INDEX_PREFIX}{entry.name}", "coinrag", self._created, entry.name)
+            ModelInfo(f"{INDEX_PREFIX}{entry.name}", "coinrag", self._created, entry.name, used)
             for entry in self._library.entries(namespace)
         ]
         known = {info.id: info for info in own}

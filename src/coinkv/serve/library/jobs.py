@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from coinkv.errors import IndexNotFoundError
+from coinkv.errors import JobNotFoundError
 from coinkv.serve.library.assignment import Skipped
 
 JobKind = Literal["add", "remove", "docs"]
@@ -111,12 +111,12 @@ class JobBoard:
         """A job of a namespace.
 
         Raises:
-            IndexNotFoundError: it has none of this id (any more).
+            JobNotFoundError: it has none of this id (any more).
         """
         with self._lock:
             job = self._jobs.get(job_id)
         if job is None or job.namespace != namespace:
-            raise IndexNotFoundError(f"there is no job {job_id[:80]!r}")
+            raise JobNotFoundError(f"there is no job {job_id[:80]!r}")
         return job
 
     def find(self, job_id: str) -> Job:
@@ -136,7 +136,7 @@ class JobBoard:
         forgotten at once.
 
         Raises:
-            IndexNotFoundError: the namespace has no such job.
+            JobNotFoundError: the namespace has no such job.
         """
         watcher = _Watcher(asyncio.get_running_loop(), asyncio.Event())
         with self._lock:

@@ -10,7 +10,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from coinkv.corpus.schema import DocumentRow
-from coinkv.errors import CoinKVError, IndexNotFoundError, InputError, StorageError
+from coinkv.errors import CoinKVError, DocumentNotFoundError, InputError, StorageError
 from coinkv.rag.index import Index
 from coinkv.serve.library.contents import DocumentFacts, document_of, list_documents
 from coinkv.serve.library.entries import IndexEntry, entry_of
@@ -171,7 +171,8 @@ class Library:
         """Remove a document; one that still waits to be indexed, too.
 
         Raises:
-            IndexNotFoundError: no such index, or no such document in it.
+            IndexNotFoundError: no such index.
+            DocumentNotFoundError: no such document in it.
             InputError: the index cannot be changed.
             BusyError, StorageError: not now.
         """
@@ -219,7 +220,8 @@ class Library:
         """A published document.
 
         Raises:
-            IndexNotFoundError: no such index, or no such document in it.
+            IndexNotFoundError: no such index.
+            DocumentNotFoundError: no such document in it.
         """
         shelf = self._shelves.get(namespace, name)
         for known in _spellings(key):
@@ -232,7 +234,7 @@ class Library:
         """A job of a namespace.
 
         Raises:
-            IndexNotFoundError: it has none of this id (any more).
+            JobNotFoundError: it has none of this id (any more).
         """
         return self._board.get(namespace, job_id)
 
@@ -266,4 +268,4 @@ def _spellings(key: str) -> Sequence[str]:
 
 
 def _no_document(key: str) -> CoinKVError:
-    return IndexNotFoundError(f"the index has no document {key[:80]!r}")
+    return DocumentNotFoundError(f"the index has no document {key[:80]!r}")

@@ -9,6 +9,13 @@ from coinkv.serve.api.schemas.generation import Reply
 ModelKind = Literal["backbone", "coinrag", "embedder"]
 
 
+class ModelAdapter(Reply):
+    """The LoRA adapter that answers: its name, and the digest of its weights."""
+
+    name: str
+    digest: str
+
+
 class Model(Reply):
     """A model as OpenAI describes one, and what it does here."""
 
@@ -18,6 +25,7 @@ class Model(Reply):
     owned_by: str
     kind: ModelKind
     index: str | None
+    adapter: ModelAdapter | None
 
 
 class ModelList(Reply):
