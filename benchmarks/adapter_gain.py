@@ -24,7 +24,7 @@ from coinkv.model.load import load
 from coinkv.model.shipped import adapter_folder
 from coinkv.rag.index import Index
 
-SETS = ("hotpotqa", "2wikimqa", "musique")
+SETS = ["hotpotqa", "2wikimqa", "musique"]
 
 
 def main() -> None:
@@ -32,6 +32,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--indexes", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--sets", nargs="+", default=SETS)
     parser.add_argument("--half", default="test")
     parser.add_argument("--limit", type=int)
     parser.add_argument("--k-chunks", type=int, default=5)
@@ -43,7 +44,7 @@ def main() -> None:
     asked = parser.parse_args()
     rows = json.loads(asked.out.read_text())["rows"] if asked.out.exists() else []
     backbone = None
-    for name in SETS:
+    for name in asked.sets:
         eval_set = half(read_set(asked.data / f"{name}.jsonl"), asked.half)
         wanted = [
             (title, adapter, method, lead)

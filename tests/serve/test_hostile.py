@@ -85,7 +85,7 @@ def tasks_of(server) -> int:
 
 def settled(server, tasks: int) -> bool:
     """Wait until nothing of the attackers is left."""
-    for _ in range(200):
+    for _ in range(600):
         load = server.service.scheduler.load()
         if not load.busy and load.live_tokens == 0 and tasks_of(server) <= tasks:
             return True

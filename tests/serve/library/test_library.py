@@ -15,6 +15,7 @@ from coinkv.errors import (
     IndexMismatchError,
     IndexNotFoundError,
     InputError,
+    JobNotFoundError,
     NotReadyError,
 )
 from coinkv.rag.build import build
@@ -173,11 +174,12 @@ def test_another_namespace_sees_nothing_of_it(libraries):
         lambda: library.document("red", "village", "one.txt"),
         lambda: library.remove("red", "village", "one.txt"),
         lambda: library.drop("red", "village"),
-        lambda: library.job("red", job.id),
         lambda: library.open("red", "village").__enter__(),
     ):
         with pytest.raises(IndexNotFoundError):
             act()
+    with pytest.raises(JobNotFoundError):
+        library.job("red", job.id)
     ended(library, add(library, TWO, "red"))
     assert (keys(library, "blue"), keys(library, "red")) == (["one.txt"], ["two.txt"])
 

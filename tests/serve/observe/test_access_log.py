@@ -118,7 +118,7 @@ def test_a_fault_is_told_once_with_where_it_came_from(server: str, lines: Lines)
 def test_a_client_that_leaves_is_told_from_one_that_stays(server: str, lines: Lines) -> None:
     with httpx.stream("GET", f"{server}/v1/endless") as response:
         next(response.iter_bytes())
-    for _ in range(500):
+    for _ in range(6_000):
         if lines.named("request"):
             break
         time.sleep(0.01)

@@ -43,7 +43,7 @@ def ask(server: str, kind: str) -> dict[str, Any]:
 
 def settled(server: str, kind: str, outcome: str, count: float) -> Figures:
     """The figures once so many requests have ended: the last bookkeeping is behind the reply."""
-    for _ in range(500):
+    for _ in range(6_000):
         if figures(server, kind=kind, outcome=outcome).get("coinkv_tasks_total", 0) >= count:
             break
         time.sleep(0.01)

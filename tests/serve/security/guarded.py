@@ -108,7 +108,7 @@ class Server:
         return len(self.running.server_state.tasks)
 
     def wait_until_up(self) -> None:
-        for _ in range(500):
+        for _ in range(6_000):
             try:
                 httpx.get(f"{self.url}/healthz")
                 return
