@@ -62,3 +62,22 @@ gain plain.json --limit 12 --ask plain_none none standard_rag \
     --ask plain_rag "$runs/plain_rag/adapter" standard_rag \
     --ask default_on_plain "$runs/smollm2-135m-instruct-nuggets/adapter" standard_rag \
     --pair plain_rag plain_none --pair default_on_plain plain_none
+
+# the default adapter behind the mark that a server's own indexes have: the first 30 dev questions of
+# two sets, over their own passages
+for set in hotpotqa 2wikimqa; do
+    python benchmarks/first_questions.py "$data/eval/$set.jsonl" --half dev --limit 30 \
+        --to "$dir/first/$set.jsonl"
+    coinkv build "$dir/first/$set.jsonl" --index "$dir/marked/$set/sentences" --mark
+    coinkv build "$dir/first/$set.jsonl" --index "$dir/unmarked/$set/sentences" --no-mark
+done
+marked() {
+    kind=$1
+    shift
+    gain marked.json --indexes "$dir/$kind" --sets hotpotqa 2wikimqa --half dev --limit 30 \
+        --ask "none_$kind" none coinrag --ask "adapter_$kind" smollm2-135m-instruct-nuggets coinrag \
+        --pair "adapter_$kind" "none_$kind" "$@"
+}
+marked unmarked
+marked marked --pair adapter_unmarked none_unmarked --pair adapter_marked adapter_unmarked \
+    --pair none_marked none_unmarked
