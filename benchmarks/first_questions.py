@@ -1,6 +1,8 @@
-"""The rows of a set's first questions, with their passages: for indexes that are built in minutes.
+"""The rows of a set's first questions, with their passages.
 
     python benchmarks/first_questions.py hotpotqa.jsonl --half dev --limit 30 --to FILE
+
+An index of FILE is built in minutes.
 """
 
 from __future__ import annotations
