@@ -143,6 +143,7 @@ def fill_card(folder: Path, rows: list[dict], first: str, second: str) -> None:
         {
             "set": f"{name} (test half)",
             "questions": found[first, name]["questions"],
+            "asked_of": "an index",
             "method": found[first, name]["method"],
             "f1_without": found[second, name]["f1"],
             "f1_with": found[first, name]["f1"],

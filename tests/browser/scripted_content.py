@@ -28,6 +28,8 @@ def entry(name: str, **changes: Any) -> dict[str, Any]:
         "model": f"coinrag/{name}",
         "state": "ready",
         "writable": True,
+        "removable": True,
+        "follows": False,
         "documents": 2,
         "chunks": 2,
         "nuggets": 7,

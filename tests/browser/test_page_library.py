@@ -108,6 +108,18 @@ def test_a_document_is_removed_only_when_that_is_confirmed(documents: Any, scrip
     assert script.removed == ["notes/gypsum.txt"]
 
 
+def test_what_the_settings_serve_cannot_be_removed_and_its_folder_has_its_say(
+    visit: Callable[..., Any], site: str, script: Script
+) -> None:
+    script.indexes[0] |= {"removable": False, "follows": True}
+    page = visit(f"{site}/#documents")
+    page.get_by_role("button", name="Remove notes/gypsum.txt").click()
+    dialog = page.get_by_role("dialog", name="Remove this document?")
+    expect(dialog).to_contain_text("comes back at the server's next start")
+    dialog.get_by_role("button", name="Keep").click()
+    expect(page.get_by_role("button", name="Remove index")).to_have_count(0)
+
+
 def test_an_index_can_be_made_and_chosen(documents: Any, script: Script) -> None:
     documents.get_by_label("New index").fill("law")
     documents.get_by_role("button", name="Create").click()

@@ -70,6 +70,7 @@ def test_a_list_tells_what_ships_what_the_user_has_and_what_lies_elsewhere(
         "rank": 4,
         "bytes": size,
         "f1_gain": 12.5,
+        "f1_gain_questions": 3,
         "shipped": True,
         "default": True,
         "damage": None,
@@ -77,7 +78,8 @@ def test_a_list_tells_what_ships_what_the_user_has_and_what_lies_elsewhere(
     assert (told["mine"]["scope"], told["mine"]["rank"]) == (None, 4)
     lines = coinkv("adapters", "list").out.splitlines()
     sizes = {name: shown(facts["bytes"]) for name, facts in told.items()}
-    facts = f"for tiny-llama, trained as coinrag, scope live, rank 4, {sizes[NAME]}, F1 +12.5"
+    facts = f"for tiny-llama, trained as coinrag, scope live, rank 4, {sizes[NAME]}"
+    facts += ", F1 +12.5 over 3 questions"
     assert lines == [f"{NAME}: {facts}, default", f"mine: rank 4, {sizes['mine']}"]
 
 
@@ -225,7 +227,7 @@ def test_what_names_and_cards_say_does_nothing_to_the_terminal(
     shown = coinkv("adapters", "show", folder)
     assert shown.code == 0
     asked = ask(coinkv, built[0], "--adapter", folder)
-    assert "with the adapter [red]x[/red]\\x1b]0;y\\x07\\n\\u202e (" in asked.err
+    assert "with the adapter [red]x[-red]\\x1b]0;y\\x07\\n\\u202e (" in asked.err
     for text in (listed.out, shown.out, asked.err):
         assert is_plain(text)
         assert len(text) < 50_000

@@ -176,6 +176,17 @@ def test_data_can_be_looked_at_before_anything_is_done(coinkv, command, tmp_path
     assert contents_of(tmp_path) == before
 
 
+def test_rows_of_which_nothing_can_be_withheld_are_told(coinkv, command, tmp_path):
+    rows = [
+        {**row, "passages": [{**each, "is_supporting": None} for each in row["passages"]]}
+        for row in json_rows(tmp_path)
+    ]
+    write_rows(tmp_path / "plain.jsonl", rows)
+    ran = coinkv(*command, "--data", tmp_path / "plain.jsonl", "--check-data")
+    assert f"plain: {len(rows)} usable rows mark no passage as holding the answer" in ran.out
+    assert "village: " not in ran.out
+
+
 def test_a_run_without_matplotlib_is_whole_but_for_its_curves(coinkv, command, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     ran = coinkv(*command, "--steps", 1)

@@ -16,7 +16,7 @@ import torch
 
 from coinkv.errors import InputError, ModelNotFoundError, StorageError
 from coinkv.model.adapter import CARD, adapted, base_facts, default_adapter, read_card
-from coinkv.model.adapter_entry import adapter_entries, adapter_entry
+from coinkv.model.adapter_entry import Gain, adapter_entries, adapter_entry
 from coinkv.model.load import load
 from coinkv.model.shipped import adapter_folder, adapters_in, named_adapters, printable
 from tiny_adapters import save_tiny_adapter, write_card
@@ -212,11 +212,26 @@ def test_what_a_card_says_of_its_base_is_the_same_while_an_adapter_computes(save
         assert asked.result() == alone
 
 
+def gained(name, questions, method, without, with_it, **facts):
+    scores = {"f1_without": without, "f1_with": with_it}
+    return {"set": name, "questions": questions, "method": method, **scores, **facts}
+
+
+def test_what_chose_the_weights_is_told_where_nothing_else_was_measured(
+    saved, tiny_backbone, tmp_path
+):
+    gain = [gained("a", 10, "coinrag", 10.0, 22.0, asked_of="own passages")]
+    folder = shutil.copytree(saved, tmp_path / "a")
+    write_card(folder, tiny_backbone(), base="tiny", method="coinrag", gain=gain)
+    assert adapter_entry(folder).gain == Gain(12.0, 10)
+
+
 def test_an_entry_tells_what_the_card_and_the_settings_say(saved, tiny_backbone, tmp_path):
     gain = [
-        {"set": "a", "method": "coinrag", "f1_without": 10.0, "f1_with": 22.0},
-        {"set": "b", "method": "coinrag", "f1_without": 20.0, "f1_with": 26.0},
-        {"set": "b", "method": "standard_rag", "f1_without": 20.0, "f1_with": 100.0},
+        gained("a", 10, "coinrag", 10.0, 22.0),
+        gained("b", 20, "coinrag", 20.0, 26.0),
+        gained("b", 20, "standard_rag", 20.0, 100.0),
+        gained("c", 40, "coinrag", 20.0, 90.0, asked_of="own passages"),
     ]
     folder = shutil.copytree(saved, tmp_path / "a")
     write_card(folder, tiny_backbone(), base="tiny", method="coinrag", gain=gain, default=True)
@@ -230,6 +245,7 @@ def test_an_entry_tells_what_the_card_and_the_settings_say(saved, tiny_backbone,
         "rank": 4,
         "bytes": sum(path.stat().st_size for path in folder.iterdir()),
         "f1_gain": 9.0,
+        "f1_gain_questions": 30,
         "shipped": False,
         "default": False,
         "damage": None,
@@ -239,14 +255,15 @@ def test_an_entry_tells_what_the_card_and_the_settings_say(saved, tiny_backbone,
 @pytest.mark.parametrize(
     "gain",
     [
-        *(None, [], "much", [{"set": "a"}], [3], [{"f1_with": "x", "f1_without": 1}]),
-        *([{"f1_with": with_it, "f1_without": 1}] for with_it in (10**400, 1e308, -200)),
+        *(None, [], "much", [{"set": "a"}], [3], [{"f1_with": 2, "f1_without": 1}]),
+        *([gained("a", 1, "", 1, with_it)] for with_it in ("x", 10**400, 1e308, -200)),
+        *([gained("a", count, "", 1, 2)] for count in (0, -1, 10**400, "many", None)),
     ],
 )
 def test_a_gain_that_makes_no_sense_is_no_gain(saved, tiny_backbone, tmp_path, gain):
     folder = write_card(shutil.copytree(saved, tmp_path / "a"), tiny_backbone(), gain=gain, base=7)
     entry = adapter_entry(folder)
-    assert entry.f1_gain is None
+    assert entry.gain is None
     assert entry.to_dict()["base"] is None
 
 

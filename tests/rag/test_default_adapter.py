@@ -14,6 +14,7 @@ from coinkv.methods.registry import METHODS
 from coinkv.model import adapter as model_adapter
 from coinkv.model.decode import Sampling
 from coinkv.model.load import load
+from coinkv.model.shipped import users_adapters
 from coinkv.rag.adapters import load_adapter
 from coinkv.rag.answer import AdapterUsed
 from coinkv.rag.ask import CoinRAG as Asker
@@ -192,6 +193,16 @@ def test_name_scope_and_check_are_those_of_one_reading_of_the_card(opened, defau
     monkeypatch.setattr(model_adapter, "read_card", lambda path: read.append(path))
     load_adapter(opened.backbone, NAME)
     assert len(read) == 1
+
+
+def test_an_adapter_is_called_what_it_is_listed_as_else_what_its_card_calls_it(
+    opened, saved, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("COINKV_HOME", str(tmp_path / "home"))
+    for folder, name in ((tmp_path / "run", "from-a-run"), (users_adapters() / "mine", "mine")):
+        write_card(shutil.copytree(saved, folder), opened.backbone, name="from-a-run")
+        assert load_adapter(opened.backbone, folder).used.name == name
+    assert load_adapter(opened.backbone, "mine").used.name == "mine"
 
 
 @pytest.mark.parametrize("name", ["a\x1b[31m\nb", "\u202e" * 10_000])

@@ -275,11 +275,20 @@ def test_a_field_of_the_other_engine_is_refused_by_name(http, model, field, valu
     assert error_of(ask(http, model=model, **{field: value}), 400)["param"] == field
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"method": "magic"}, {"options": {"no_such": 1}}, {"k_chunks": 9999}]
-)
-def test_what_a_method_cannot_do_is_the_clients_error(http, wrong):
-    error_of(ask(http, model=QUESTIONS, messages=QUESTION, **wrong), 400)
+@pytest.mark.parametrize("field", ["method", "options"])
+def test_what_a_method_cannot_do_is_the_clients_error_and_names_the_field(http, field):
+    wrong = {"method": "magic", "options": {"no_such": 1}}
+    error = error_of(ask(http, model=QUESTIONS, messages=QUESTION, **{field: wrong[field]}), 400)
+    assert error["param"] == field
+
+
+def test_more_than_the_index_holds_is_all_there_is(http):
+    body = {"model": QUESTIONS, "messages": QUESTION, "max_tokens": 4}
+    least, most = (
+        ask(http, **body, k_chunks=chunks, k_nuggets=nuggets).json()["coinkv"]["len_tokens"]
+        for chunks, nuggets in ((1, 1), (9_999, 10_000))
+    )
+    assert least < most
 
 
 def test_an_embedder_does_not_chat(http):

@@ -70,6 +70,7 @@ def test_the_built_files_speak_of_no_other_server() -> None:
 def test_assets_are_kept_for_ever_and_the_page_is_asked_for_anew(client: TestClient) -> None:
     first = client.get("/")
     assert first.headers["cache-control"] == "no-cache"
+    assert client.head("/").headers["etag"] == first.headers["etag"]
     again = client.get("/", headers={"if-none-match": first.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
     assert client.get("/", headers={"if-none-match": '"other"'}).status_code == 200

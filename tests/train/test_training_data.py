@@ -171,12 +171,26 @@ def test_rows_that_cannot_be_trained_on_are_left_out_and_counted_by_reason(tmp_p
                     "in an evaluation set (question)": 1,
                 },
                 "usable": 1,
+                "unmarked": 0,
                 "drawn": 1,
                 "held_out": 0,
             }
         ],
     }
     assert [each.training_id for each in data.duplicates.found] == ["shown"]
+
+
+def test_rows_that_mark_no_passage_are_counted(tmp_path):
+    texts = [{"title": "A", "text": "Of a."}, {"title": "B", "text": "Of b."}]
+    passages = {
+        "marked": [texts[0], {**texts[1], "is_supporting": True}],
+        "unsaid": texts,
+        "denied": [{**each, "is_supporting": False} for each in texts],
+        "misspelt": [{**each, "is_suporting": True} for each in texts],
+    }
+    source = written(tmp_path, "a", [fields(name, passages=passages[name]) for name in passages])
+    (told,) = training_rows([Source(source)], rows=None, seed=0).facts["sets"]
+    assert (told["usable"], told["unmarked"]) == (4, 3)
 
 
 def test_each_epoch_has_all_rows_in_another_order_that_the_seed_decides(tmp_path):

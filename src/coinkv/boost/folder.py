@@ -74,7 +74,7 @@ def require_cache(folder: Path) -> None:
         raise InputError(
             "no reuse cache in this folder",
             where=folder,
-            hint="make one with: coinkv boost warm FILE --folder",
+            hint="make one with: coinkv boost warm FILE --folder DIR",
         )
 
 

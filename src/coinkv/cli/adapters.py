@@ -104,7 +104,8 @@ def _told(entry: AdapterEntry) -> str:
         if fact is not None
     ]
     parts += [f"rank {facts['rank']}", size(entry.size_bytes)]
-    parts += [] if entry.f1_gain is None else [f"F1 {entry.f1_gain:+.1f}"]
+    if entry.gain is not None:
+        parts.append(f"F1 {entry.gain.f1:+.1f} over {entry.gain.questions} questions")
     return ", ".join([*parts, "default"] if entry.is_default else parts)
 
 

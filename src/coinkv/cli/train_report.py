@@ -31,6 +31,12 @@ def print_rows(rows: RunRows, *, json: bool) -> None:
         counts = [str(each[name]) for name in ("usable", "drawn", "held_out")]
         table.add_row(each["set"], str(each["read"]), reasons or "0", *counts)
     results.print(table)
+    for each in data.facts["sets"]:
+        if each["unmarked"]:
+            _say(
+                f"{each['set']}: {each['unmarked']:,} usable rows mark no passage as holding the "
+                "answer (is_supporting), so nothing can be withheld from them (--raft)."
+            )
     if data.facts["against"]:
         for line in data.duplicates.lines(_SHOWN_DUPLICATES):
             _say(line)

@@ -108,7 +108,7 @@ def half(eval_set: EvalSet, which: Half) -> EvalSet:
     rows = [row for row in eval_set.rows if which in ("all", _half_of(row))]
     if not rows:
         raise InputError(
-            f"no row is in the {which} half", where=eval_set.name, hint="take the half all"
+            f"no row is in the {which} half", where=eval_set.name, hint="choose all (--half all)"
         )
     return replace(eval_set, rows=tuple(rows))
 

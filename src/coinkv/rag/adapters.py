@@ -10,7 +10,7 @@ from coinkv.errors import InputError
 from coinkv.methods.base import Workbench
 from coinkv.model.adapter import adapted_with_card, default_adapter
 from coinkv.model.backbone import Backbone
-from coinkv.model.shipped import NAME_CHARACTERS, adapter_folder, printable
+from coinkv.model.shipped import NAME_CHARACTERS, adapter_folder, is_named, printable
 from coinkv.rag.answer import AdapterUsed
 from coinkv.rag.index import encoded_prefix
 
@@ -84,7 +84,8 @@ def load_adapter(
     if folder is None:
         return None
     view, card = adapted_with_card(backbone, folder)
-    name = card.name if card else None
+    # what is listed answers under the name it is listed by, whatever its card was called elsewhere
+    name = card.name if card and not is_named(folder) else None
     used = AdapterUsed(
         name or printable(folder.resolve().name, NAME_CHARACTERS), view.adapter or ""
     )

@@ -40,7 +40,7 @@ class AdapterUsed:
     """The adapter that an answer was given with.
 
     Attributes:
-        name: as its card calls it, else its folder.
+        name: that it is listed by, else as its card calls it, else its folder's.
         digest: hex digest of its settings and weights.
     """
 

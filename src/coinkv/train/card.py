@@ -14,7 +14,9 @@ import coinkv
 from coinkv.config import CHUNK_TOKENS, DEFAULT_K_CHUNKS, DEFAULT_K_NUGGETS, DEFAULT_MODEL
 from coinkv.methods.registry import options_of
 from coinkv.model.adapter import base_facts
+from coinkv.model.adapter_entry import OWN_PASSAGES
 from coinkv.model.backbone import Backbone, dtype_name
+from coinkv.model.embedded import HUB_NAME
 from coinkv.train.data import TrainingRow
 from coinkv.train.learner import lora_settings
 from coinkv.train.loop import Learned
@@ -129,6 +131,7 @@ def _gain(
         {
             "set": f"{names}{part}",
             "questions": best.questions,
+            "asked_of": OWN_PASSAGES,
             "method": objective.method.name,
             "f1_without": first.f1,
             "f1_with": best.f1,
@@ -141,7 +144,7 @@ def readme(facts: Mapping[str, Any]) -> str:
     adapter = "scope" in facts
     lines = [
         "---",
-        f"base_model: {json.dumps(facts['base'])}",
+        f"base_model: {json.dumps(HUB_NAME if facts['base'] == DEFAULT_MODEL else facts['base'])}",
         f"library_name: {'peft' if adapter else 'transformers'}",
         *([f"license: {json.dumps(facts['licence'])}"] if "licence" in facts else []),
         f"tags: [coinkv, {'lora, ' if adapter else ''}question-answering]",
@@ -166,7 +169,7 @@ def readme(facts: Mapping[str, Any]) -> str:
 
 def _training(facts: Mapping[str, Any]) -> list[str]:
     recipe = facts["recipe"]
-    drawn = ", ".join(f"{each['drawn']:,} of {each['set']}" for each in facts["data"]["sets"])
+    drawn = ", ".join(f"{each['drawn']:,} rows of {each['set']}" for each in facts["data"]["sets"])
     kept = facts["steps"]
     steps = (
         f"{kept:,} steps"
@@ -181,7 +184,7 @@ def _training(facts: Mapping[str, Any]) -> list[str]:
         lines.append(f"- It takes part in {_TAKES[facts['scope']]} (scope `{facts['scope']}`).")
     for gain in facts["gain"]:
         lines.append(
-            f"- {gain['set']}, {gain['questions']} questions asked of their own passages: F1 "
+            f"- {gain['set']}, {gain['questions']} questions asked of their {OWN_PASSAGES}: F1 "
             f"{gain['f1_without']:.1f} before, {gain['f1_with']:.1f} after."
         )
     if recipe["answer_lead"]:

@@ -83,7 +83,8 @@ class TrainingData:
         held_out: rows kept out of `rows` for the development loss, in the same order.
         facts: JSON-ready: `seed`, `rows`, `held_out`, `against` (evaluation rows by set) and, a
             set each, `sets`: `set`, `weight`, `read`, `left_out` (rows by reason), `usable`,
-            `drawn`, `held_out`.
+            `unmarked` (those of them that mark no passage as holding the answer), `drawn`,
+            `held_out`.
         duplicates: which usable rows stand in the sets of `against`; they are in neither.
         seed: of both orders, the one in a set and the one in an epoch.
     """
@@ -200,6 +201,9 @@ def _pool(training_set: EvalSet, weight: float, report: DuplicateReport, seed: i
         "read": len(training_set.rows),
         "left_out": dict(reasons),
         "usable": len(usable),
+        "unmarked": sum(
+            not any(passage.is_supporting for passage in each.row.passages) for each in usable
+        ),
     }
     return _Pool(weight, tuple(usable), facts)
 

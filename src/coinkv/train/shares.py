@@ -33,7 +33,9 @@ def counts(
     if not any(drawn):
         raise InputError(
             f"with {held_out} of {sum(usable)} rows held out none is left to train on",
-            hint="hold fewer out, or give weights that differ less",
+            hint="hold fewer out"
+            if len(usable) == 1
+            else "hold fewer out, or give weights that differ less",
         )
     return drawn, held
 

@@ -306,6 +306,8 @@ def test_an_index_built_elsewhere_is_served_under_its_folders_name_and_can_be_ch
     library = libraries.restart(indexes=given[1:])
     assert [entry.name for entry in library.entries("default")] == ["My-Law-2"]
     assert keys(library, name="My-Law-2") == ["one.txt", "two.txt"]
+    entry = library.entry("default", "My-Law-2")
+    assert (entry.removable, entry.follows) == (False, False)
     with pytest.raises(InputError, match="settings say so"):
         library.drop("default", "My-Law-2")
 
@@ -349,9 +351,13 @@ def test_a_folder_of_documents_is_followed_from_start_to_start(libraries, tmp_pa
     library = libraries.restart(docs=docs)
     ended(library, library.entry("default", "Our-Docs").job)
     assert keys(library, name="Our-Docs") == ["mine.txt", "two.txt"]
+    entry = library.entry("default", "Our-Docs")
+    assert (entry.removable, entry.follows) == (False, True)
     with pytest.raises(InputError, match="settings say so"):
         library.drop("default", "Our-Docs")
     library = libraries.restart()  # without the setting it is an index like others
+    entry = library.entry("default", "Our-Docs")
+    assert (entry.removable, entry.follows) == (True, False)
     assert keys(library, name="Our-Docs") == ["mine.txt", "two.txt"]
     library.drop("default", "Our-Docs")
 

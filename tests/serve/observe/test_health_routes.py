@@ -15,6 +15,8 @@ def test_a_server_that_is_ready_says_so() -> None:
     assert client.get("/healthz").json() == {"status": "ok"}
     answer = client.get("/readyz")
     assert (answer.status_code, answer.json()) == (200, {"ready": True, "reasons": []})
+    for path in ("/healthz", "/readyz"):
+        assert (client.head(path).status_code, client.head(path).content) == (200, b"")
 
 
 def test_a_server_that_loads_its_model_lives_but_is_not_ready(

@@ -88,6 +88,10 @@ export interface IndexEntry {
   model: string;
   state: "empty" | "building" | "ready" | "failed";
   writable: boolean;
+  /** Not what the server's settings say is to be served. */
+  removable: boolean;
+  /** A folder decides at the server's next start which documents it has. */
+  follows: boolean;
   documents: number;
   chunks: number;
   nuggets: number;

@@ -127,7 +127,11 @@ function IndexView({ entry }: { entry: IndexEntry }): VNode {
   const removeDocument = (document: string) =>
     setRemoval({
       title: "Remove this document?",
-      text: `${document} is deleted from the index ${entry.id}.`,
+      text:
+        `${document} is deleted from the index ${entry.id}.` +
+        (entry.follows
+          ? " A document of the folder that the index follows comes back at the server's next start."
+          : ""),
       action: "Remove the document",
       run: () => guarded(server.removeDocument(entry.id, document).then(setRemoving)),
     });
@@ -143,7 +147,7 @@ function IndexView({ entry }: { entry: IndexEntry }): VNode {
             Ask it
           </a>
         )}
-        {entry.writable && (
+        {entry.removable && (
           <button type="button" class="quiet" onClick={removeIndex}>
             Remove index
           </button>

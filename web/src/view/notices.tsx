@@ -79,9 +79,10 @@ function explanation(error: Error): string {
   return sentence(error.message);
 }
 
-/** Server messages come without a final full stop. */
+/** Server messages come without a final full stop; the name some begin with stays as it is. */
 export function sentence(message: string): string {
-  const text = message.charAt(0).toUpperCase() + message.slice(1);
+  const named = /^\S+: /.test(message);
+  const text = named ? message : message.charAt(0).toUpperCase() + message.slice(1);
   return /[.!?]$/.test(text) ? text : `${text}.`;
 }
 

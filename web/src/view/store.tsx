@@ -35,11 +35,14 @@ export function StoreView(): VNode {
         <>
           <Headline store={store} />
           <section aria-labelledby="store-reuse">
-            <h2 id="store-reuse">Prompts so far</h2>
+            <h2 id="store-reuse">Prompts to the model alone</h2>
             {store.prompts === 0 ? (
-              <p class="aside">None yet. The model alone fills this store, prompt by prompt.</p>
+              <p class="aside">
+                None yet. They fill these tiers, prompt by prompt; questions to an index take its
+                own KV.
+              </p>
             ) : (
-              <ReuseBar reuse={store.reuse} label="Where the KV of all prompts came from" />
+              <ReuseBar reuse={store.reuse} label="Where the KV of these prompts came from" />
             )}
           </section>
           <section aria-labelledby="store-tiers">

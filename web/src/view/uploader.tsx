@@ -87,7 +87,7 @@ export function Uploader({ index, onIndexed }: { index: string; onIndexed?: () =
           />{" "}
           or drop them here
         </p>
-        <p class="aside">Text, Markdown, HTML, PDF, Word; folders, too, when dropped</p>
+        <p class="aside">Text, Markdown, HTML, PDF, Word, JSON Lines; folders, too, when dropped</p>
       </div>
       <div aria-live="polite">
         {sendings.map((sending) => (

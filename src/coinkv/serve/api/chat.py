@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
 from coinkv.errors import InputError
+from coinkv.methods.base import Method
+from coinkv.methods.registry import method_class, method_named
 from coinkv.serve.api.answers import answer
 from coinkv.serve.api.bodies import JsonRoute
 from coinkv.serve.api.chat_writer import ChatWriter
@@ -20,6 +23,7 @@ from coinkv.serve.engines.questions import QuestionOptions
 from coinkv.serve.scheduler.task import Task
 from coinkv.serve.security.access import client_of, namespace_of
 from coinkv.serve.service import Service
+from coinkv.serve.settings import ServeSettings
 
 router = APIRouter(prefix="/v1", tags=["answers"], route_class=JsonRoute)
 
@@ -96,7 +100,11 @@ def _task(
     if info.index is not None:
         only_for("the backbone", body, _OF_PROMPTS)
         return service.models.question(
-            namespace, info.index, messages, options=_options(body), answer_tokens=answer_tokens
+            namespace,
+            info.index,
+            messages,
+            options=_options(body, service.settings),
+            answer_tokens=answer_tokens,
         )
     only_for("models over an index, such as coinrag/NAME", body, _OF_QUESTIONS)
     return service.models.prompt(
@@ -108,13 +116,23 @@ def _task(
     )
 
 
-def _options(body: ChatRequest) -> QuestionOptions:
+def _options(body: ChatRequest, settings: ServeSettings) -> QuestionOptions:
     return QuestionOptions(
-        method=body.method,
-        method_options=body.options or {},
+        method=_method(body.method or settings.method, body.options or {}),
         k_chunks=body.k_chunks,
         k_nuggets=body.k_nuggets,
         answer_lead=body.answer_lead or "",
         condense=body.condense,
         first_line=body.first_line is not False,
     )
+
+
+def _method(name: str, options: Mapping[str, Any]) -> Method:
+    """The method a body asks for; what is wrong with it is wrong in one of two fields."""
+    field = "method"
+    try:
+        method_class(name)
+        field = "options"
+        return method_named(name, options)
+    except InputError as error:
+        raise InputError(error.what, where=field, hint=error.hint) from error

@@ -30,12 +30,14 @@ class Readiness(BaseModel):
     reasons: list[str]
 
 
+@router.head("/healthz", include_in_schema=False)
 @router.get("/healthz", summary="Does the process live?")
 async def healthz() -> Alive:
     """Answer as long as the event loop turns; restart the process when it does not."""
     return Alive(status="ok")
 
 
+@router.head("/readyz", include_in_schema=False)
 @router.get(
     "/readyz",
     summary="Can the server answer?",

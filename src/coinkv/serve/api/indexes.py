@@ -34,6 +34,8 @@ class IndexReply(Reply):
     model: str
     state: IndexState
     writable: bool
+    removable: bool
+    follows: bool
     documents: int
     chunks: int
     nuggets: int
@@ -112,6 +114,8 @@ def _reply(entry: IndexEntry) -> IndexReply:
         model=f"{INDEX_PREFIX}{entry.name}",
         state=entry.state,
         writable=entry.writable,
+        removable=entry.removable,
+        follows=entry.follows,
         documents=contents.documents,
         chunks=contents.chunks,
         nuggets=contents.nuggets,

@@ -48,6 +48,7 @@ class _Asset:
     etag: str
 
 
+@router.head("/")
 @router.get("/")
 async def page(request: Request) -> Response:
     """The page itself: asked for anew each time, so that a new version is seen at once."""

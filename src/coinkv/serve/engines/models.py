@@ -155,11 +155,7 @@ class Models:
         answer_tokens: int,
     ) -> QuestionTask:
         """A question to an index; arguments as for `QuestionTask`."""
-        chosen = replace(
-            options,
-            method=options.method or self._settings.method,
-            condense=options.condense or self._settings.condense,
-        )
+        chosen = replace(options, condense=options.condense or self._settings.condense)
         return QuestionTask(
             lambda: self._library.open(namespace, index),
             self.backbone,

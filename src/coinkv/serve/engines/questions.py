@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import asdict, dataclass, replace
 
-from coinkv.methods.registry import method_named
+from coinkv.methods.base import Method
 from coinkv.model.backbone import Backbone
 from coinkv.model.chat import Message
 from coinkv.model.decode import Sampling
@@ -27,17 +26,15 @@ class QuestionOptions:
     """How a question is answered; what is None is as the server does it.
 
     Attributes:
-        method: name of a method.
-        method_options: its options by name.
-        k_chunks: chunks retrieved.
-        k_nuggets: nuggets retrieved.
+        method: how the context is made.
+        k_chunks: most chunks retrieved.
+        k_nuggets: most nuggets retrieved.
         answer_lead: first words of the answer.
         condense: how earlier turns become part of the question.
         first_line: the answer ends with its first line.
     """
 
-    method: str | None = None
-    method_options: dict[str, Any] = field(default_factory=dict)
+    method: Method
     k_chunks: int | None = None
     k_nuggets: int | None = None
     answer_lead: str = ""
@@ -123,9 +120,9 @@ class QuestionTask(Task):
             index = held.enter_context(self._open_index())
             asker = CoinRAG(
                 index,
-                method=method_named(options.method or "coinrag", options.method_options),
-                k_chunks=options.k_chunks,
-                k_nuggets=options.k_nuggets,
+                method=options.method,
+                k_chunks=_at_most(options.k_chunks, index.vectors.chunks),
+                k_nuggets=_at_most(options.k_nuggets, index.vectors.nuggets),
                 answer_lead=options.answer_lead,
                 adapter=self._adapter,
             )
@@ -171,3 +168,8 @@ class QuestionTask(Task):
             },
             carried=asked,
         )
+
+
+def _at_most(asked: int | None, available: int) -> int | None:
+    """What a client asks for, of an index that others may make smaller meanwhile."""
+    return None if asked is None or not available else min(asked, available)

@@ -22,6 +22,8 @@ class IndexEntry:
         state: `ready` as soon as something is published, also while a job runs; `failed` when what
             is published cannot be used.
         writable: whether documents can be added and removed.
+        removable: whether it can be deleted: not what the server's settings say is to be served.
+        follows: a folder of documents decides, at the next start, which of its documents it has.
         contents: totals over what is published.
         job: the job that runs or waits, else the last one that ended.
         error: why the state is `failed`.
@@ -30,13 +32,15 @@ class IndexEntry:
     name: str
     state: IndexState
     writable: bool
+    removable: bool
+    follows: bool
     contents: Contents
     job: Job | None
     error: str | None
 
 
-def entry_of(shelf: Shelf, board: JobBoard) -> IndexEntry:
-    """The entry of an index as it is now."""
+def entry_of(shelf: Shelf, board: JobBoard, *, follows: bool) -> IndexEntry:
+    """The entry of an index as it is now, which may follow the settings' folder of documents."""
     job = None
     for job_id in (*shelf.jobs, shelf.last_job):
         with suppress(KeyError):  # forgotten
@@ -46,6 +50,8 @@ def entry_of(shelf: Shelf, board: JobBoard) -> IndexEntry:
         name=shelf.record.name,
         state=_state(shelf, job),
         writable=shelf.writable,
+        removable=not (shelf.record.folder or follows),
+        follows=follows,
         contents=shelf.contents,
         job=job,
         error=None if shelf.error is None else str(shelf.error),

@@ -128,7 +128,7 @@ class Library:
 
     def entries(self, namespace: str) -> tuple[IndexEntry, ...]:
         """The indexes of a namespace, by name."""
-        return tuple(entry_of(shelf, self._board) for shelf in self._shelves.of(namespace))
+        return tuple(self._entry(shelf) for shelf in self._shelves.of(namespace))
 
     def entry(self, namespace: str, name: str) -> IndexEntry:
         """An index of a namespace.
@@ -136,7 +136,7 @@ class Library:
         Raises:
             IndexNotFoundError: it has none of this name.
         """
-        return entry_of(self._shelves.get(namespace, name), self._board)
+        return self._entry(self._shelves.get(namespace, name))
 
     def create(self, namespace: str, name: str) -> tuple[IndexEntry, bool]:
         """An index of this name, and whether it is a new, empty one.
@@ -146,7 +146,7 @@ class Library:
             StorageError: it cannot be kept.
         """
         shelf, is_new = self._shelves.made(namespace, name)
-        return entry_of(shelf, self._board), is_new
+        return self._entry(shelf), is_new
 
     def add(self, namespace: str, name: str, files: Sequence[UploadedFile]) -> Job:
         """Add documents, or replace those of the same keys; makes the index if there is none.
@@ -193,9 +193,7 @@ class Library:
             StorageError: the disk refuses; it is served on.
         """
         shelf = self._shelves.get(namespace, name)
-        docs = self._settings.docs
-        followed = docs is not None and shelf.record.docs == str(docs.expanduser().resolve())
-        if shelf.record.folder or followed:
+        if not self._entry(shelf).removable:
             raise InputError(
                 "this index is served because the server's settings say so",
                 where=name,
@@ -248,6 +246,11 @@ class Library:
 
     def _on_free(self) -> None:
         self._indexing.wake()
+
+    def _entry(self, shelf: Shelf) -> IndexEntry:
+        docs = self._settings.docs
+        follows = docs is not None and shelf.record.docs == str(docs.expanduser().resolve())
+        return entry_of(shelf, self._board, follows=follows)
 
     def _look_again(self, shelf: Shelf) -> None:
         """Have a failure that may have passed looked at: a busy disk, an index built elsewhere."""
