@@ -201,7 +201,8 @@ def test_demo_uses_the_adapter_that_ships_for_both_methods_unless_told_otherwise
     )
     assert [each["name"] for each in with_it] == [NAME, NAME]
     assert without == [None, None]
-    assert f"Answered with the adapter {NAME}" in coinkv(*command).out
+    assert f"Answered with the adapter {NAME}; --no-adapter does without." in coinkv(*command).out
+    assert f"Answered with the adapter {NAME}.\n" in coinkv(*command, "--adapter", NAME).out
 
 
 def test_demo_refuses_an_unknown_adapter_before_it_builds(coinkv, shipped, tmp_path):

@@ -89,7 +89,7 @@ def test_build_prints_its_facts_for_people_and_what_it_skipped(coinkv, model_fol
     (docs / "[red]photo[bold].jpg").write_bytes(b"...")
     ran = coinkv("build", docs, "--index", tmp_path / "index", "--model", model_folder)
     assert ran.code == 0
-    assert "1 documents, 1 distinct chunks (1 encoded now, 0 kept)" in ran.out
+    assert "1 document, 1 distinct chunk (1 encoded now, 0 kept)" in ran.out
     assert "nuggets: 1 exact, 0 fuzzy, 0 abandoned" in ran.out
     assert ran.err.strip().endswith("[red]photo[bold].jpg")
 

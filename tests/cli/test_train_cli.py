@@ -140,9 +140,9 @@ def test_a_run_says_what_it_learned_from_and_came_to(coinkv, command, tmp_path):
     assert (ran.code, ran.err) == (0, "")
     for said in (
         "village: 3 of 6 rows stand in evaluation sets",
-        "1 development questions of dev",
+        "1 development question of dev",
         "2 steps, ",
-        "Development (1 questions): loss ",
+        "Development (1 question): loss ",
         f"Written: {tmp_path / 'run' / 'adapter'}",
         f"Curves: {tmp_path / 'run' / 'loss.svg'}, {tmp_path / 'run' / 'f1.svg'}",
     ):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coinkv.cli import options as shared
-from coinkv.cli.output import print_json, results, size
+from coinkv.cli.output import counted, print_json, results, size
 from coinkv.errors import InputError
 from coinkv.model.shipped import NAME_CHARACTERS, adapter_folder, printable
 
@@ -105,7 +105,7 @@ def _told(entry: AdapterEntry) -> str:
     ]
     parts += [f"rank {facts['rank']}", size(entry.size_bytes)]
     if entry.gain is not None:
-        parts.append(f"F1 {entry.gain.f1:+.1f} over {entry.gain.questions} questions")
+        parts.append(f"F1 {entry.gain.f1:+.1f} over {counted(entry.gain.questions, 'question')}")
     return ", ".join([*parts, "default"] if entry.is_default else parts)
 
 

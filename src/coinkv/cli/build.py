@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coinkv.cli import options as shared
-from coinkv.cli.output import console, milliseconds, print_json, progress, results, size
+from coinkv.cli.output import console, counted, milliseconds, print_json, progress, results, size
 from coinkv.errors import InputError
 
 if TYPE_CHECKING:
@@ -168,8 +168,8 @@ def _print(report: BuildReport) -> None:
             soft_wrap=True,
         )
     results.print(
-        f"{report.documents} documents, {report.chunks} distinct chunks "
-        f"({report.encoded} encoded now, {report.reused} kept), {report.tokens} tokens",
+        f"{counted(report.documents, 'document')}, {counted(report.chunks, 'distinct chunk')} "
+        f"({report.encoded} encoded now, {report.reused} kept), {counted(report.tokens, 'token')}",
         soft_wrap=True,
     )
     results.print(

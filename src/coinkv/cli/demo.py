@@ -67,7 +67,8 @@ def demo_command(
         return
     used = {answer.adapter for answers in rows.values() for answer in answers.values()}
     for each in filter(None, used):
-        results.print(f"\nAnswered with the adapter {each.name}; --no-adapter does without.")
+        without = "; --no-adapter does without" if adapter is None else ""
+        results.print(f"\nAnswered with the adapter {each.name}{without}.")
     results.print(
         f"\nMedian over {len(rows)} questions: the first token comes [bold]{ratio:.1f} times[/] "
         f"sooner with coinrag than with standard_rag ({opened.settings.chunk_tokens}-token chunks)."

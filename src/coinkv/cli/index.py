@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from coinkv.cli import options as shared
-from coinkv.cli.output import print_json, progress, results, size
+from coinkv.cli.output import counted, print_json, progress, results, size
 
 app = typer.Typer(help="Look at an index, check it, take documents out.", no_args_is_help=True)
 
@@ -23,8 +23,8 @@ def stats_command(index: shared.IndexFolder, json: shared.Json = False) -> None:
         print_json(facts)
         return
     results.print(
-        f"{facts['documents']} documents, {facts['chunks']} distinct chunks, "
-        f"{facts['tokens']} tokens"
+        f"{counted(facts['documents'], 'document')}, "
+        f"{counted(facts['chunks'], 'distinct chunk')}, {counted(facts['tokens'], 'token')}"
     )
     nuggets = facts["nuggets"]
     results.print(
@@ -32,7 +32,7 @@ def stats_command(index: shared.IndexFolder, json: shared.Json = False) -> None:
         f"{nuggets['abandoned']} abandoned; they cover {nuggets['coverage']:.0%} of the text"
     )
     results.print(
-        f"{size(facts['kv_bytes'])} of KV in {facts['blocks']} blocks, "
+        f"{size(facts['kv_bytes'])} of KV in {counted(facts['blocks'], 'block')}, "
         f"codec {facts['settings']['codec']}"
     )
     made_with = f"model {facts['settings']['model']}, embedder {facts['settings']['embedder']}"
@@ -61,7 +61,7 @@ def verify_command(
         for problem in report.problems:
             results.print(problem, markup=False, highlight=False, soft_wrap=True)
         verdict = "clean" if report.clean else f"{len(report.problems)} problems"
-        results.print(f"{report.blocks} blocks checked: {verdict}")
+        results.print(f"{counted(report.blocks, 'block')} checked: {verdict}")
         if report.removed:
             results.print(f"removed {report.removed} damaged blocks: build again to encode them")
     if not report.clean:

@@ -71,6 +71,11 @@ def milliseconds(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.0f} ms"
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 document`, `1200 documents`."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def size(count: float) -> str:
     """Bytes as a short text."""
     for unit in ("B", "KB", "MB", "GB"):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from coinkv.cli.output import console, print_json, results
+from coinkv.cli.output import console, counted, print_json, results
 from coinkv.errors import CoinKVError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def print_rows(rows: RunRows, *, json: bool) -> None:
         for line in data.duplicates.lines(_SHOWN_DUPLICATES):
             _say(line)
     for name, count in dev.items():
-        _say(f"{count:,} development questions of {name}")
+        _say(f"{counted(count, 'development question')} of {name}")
 
 
 def draw_curves(folder: Path) -> list[Path]:
@@ -67,13 +67,13 @@ def print_report(report: TrainingReport, pictures: list[Path]) -> None:
     before = "Finished before: " if report.was_finished else ""
     ended = ", ended early" if learned.stopped_early else ""
     _say(
-        f"{before}{learned.steps:,} steps{ended}, {learned.answer_tokens:,} answer tokens in "
-        f"{learned.seconds:.0f} s."
+        f"{before}{counted(learned.steps, 'step')}{ended}, "
+        f"{learned.answer_tokens:,} answer tokens in {learned.seconds:.0f} s."
     )
     if learned.first is not None and learned.best is not None:
         first, best = learned.first, learned.best
         _say(
-            f"Development ({best.questions:,} questions): loss {first.loss:.2f} to "
+            f"Development ({counted(best.questions, 'question')}): loss {first.loss:.2f} to "
             f"{best.loss:.2f}, F1 {first.f1:.1f} to {best.f1:.1f} at step {learned.best_step:,}."
         )
         if not learned.best_step:
