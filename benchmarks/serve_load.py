@@ -101,8 +101,13 @@ def take(reply: Reply, chunk: dict, started: float) -> None:
 
 
 async def until_ready(http: httpx.AsyncClient) -> None:
-    """Wait for the model."""
-    while (await http.get("/readyz")).status_code != 200:
+    """Wait for the server, then for its model."""
+    while True:
+        try:
+            if (await http.get("/readyz")).status_code == 200:
+                return
+        except httpx.ConnectError:
+            pass  # it does not listen yet
         await asyncio.sleep(0.5)
 
 
@@ -205,7 +210,8 @@ async def beside_library(http, args, questions, extra) -> dict:
     from coinkv.model.allocator import keep_freed_memory
 
     keep_freed_memory()  # as commands do, the server among them
-    asker = CoinRAG(Index.open(args.index))
+    adapter = None if args.adapter == "none" else args.adapter
+    asker = CoinRAG(Index.open(args.index), adapter=adapter)
     rows = []
     for question in [questions[0], *questions * args.repeats]:
         first = await ask(http, args.model, question, {**extra, "max_tokens": 1})
@@ -247,6 +253,7 @@ async def main() -> None:
     parser.add_argument("--clients", default="1,4,16,64")
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--index", help="also compare with the library over this index")
+    parser.add_argument("--adapter", default="default", help="of the library: what the server has")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--extra", default="{}", help="JSON of further fields of each request")
     parser.add_argument("--seed", type=int, default=0)

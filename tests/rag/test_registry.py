@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Literal, get_args, get_origin, get_type_hints
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -11,8 +12,15 @@ from hypothesis import strategies as st
 
 from coinkv.errors import InputError
 from coinkv.methods.coinrag import CoinRAG
-from coinkv.methods.options import parsed
-from coinkv.methods.registry import METHODS, method_class, method_named, method_names, options_of
+from coinkv.methods.options import is_bounded, parsed
+from coinkv.methods.registry import (
+    METHODS,
+    method_class,
+    method_named,
+    method_names,
+    option_types,
+    options_of,
+)
 from coinkv.rag.ask import CoinRAG as Asker
 from small_corpus import QUESTIONS
 
@@ -240,3 +248,24 @@ def test_a_method_that_cannot_be_had_is_refused_in_one_line(installed, name, mes
         method_named(name)
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_the_options_that_may_name_a_file_are_known():
+    """A server does not let requests set them."""
+    found = {
+        (name, option)
+        for name in METHODS
+        for option, kind in option_types(name).items()
+        if not is_bounded(kind)
+    }
+    assert found == {("kvlink", "embeddings"), ("coinrag_kvlink", "embeddings")}
+
+
+@pytest.mark.parametrize("kind", [str, Path, str | None, Any, list[str], Literal["a"] | str])
+def test_an_option_that_may_be_any_text_is_not_bounded(kind):
+    assert not is_bounded(kind)
+
+
+@pytest.mark.parametrize("kind", [int, float | None, bool, Literal["a"], Literal["a"] | None])
+def test_an_option_of_numbers_or_some_values_is_bounded(kind):
+    assert is_bounded(kind)

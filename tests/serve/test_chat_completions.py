@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+import torch
 from chatting import (
     CHAT,
     CONTEXT,
@@ -19,9 +20,11 @@ from chatting import (
     events_of,
     wait_until,
 )
+from safetensors.torch import save_file
 from serving import Running
 
 from coinkv.boost.engine import KVBoost
+from coinkv.methods.registry import method_named
 from coinkv.model.decode import Sampling
 from coinkv.rag.ask import CoinRAG
 from coinkv.serve.api.schemas.chat import ChatCompletion, ChatCompletionChunk
@@ -280,6 +283,40 @@ def test_what_a_method_cannot_do_is_the_clients_error_and_names_the_field(http, 
     wrong = {"method": "magic", "options": {"no_such": 1}}
     error = error_of(ask(http, model=QUESTIONS, messages=QUESTION, **{field: wrong[field]}), 400)
     assert error["param"] == field
+
+
+@pytest.mark.parametrize("method", ["kvlink", "coinrag_kvlink"])
+def test_no_request_can_name_a_file_by_an_option(http, monkeypatch, method):
+    monkeypatch.setattr("coinkv.methods.links._read", lambda *_: pytest.fail("a file was opened"))
+    monkeypatch.setattr("coinkv.methods.links._version", lambda _: pytest.fail("looked for"))
+    for value in ("/etc/passwd", "none", None):
+        named = {"method": method, "options": {"embeddings": value}}
+        error = error_of(ask(http, model=QUESTIONS, messages=QUESTION, **named), 400)
+        assert error["param"] == "options"
+        assert "method_options" in error["message"]
+
+
+def test_the_servers_own_method_has_options_that_a_request_may_change(
+    http, chat_running, monkeypatch, tmp_path
+):
+    service, trained = chat_running.service, tmp_path / "links.safetensors"
+    hidden = service.backbone.model.config.hidden_size
+    save_file({"link_embeddings": torch.randn(9, 2, hidden)}, trained)
+    options = {"links": 2, "embeddings": str(trained)}
+    changed = {"method": "kvlink", "method_options": options}
+    monkeypatch.setattr(service, "settings", service.settings.model_copy(update=changed))
+    with service.library.open("default", "index") as index:
+        asker = CoinRAG(index, method=method_named("kvlink", options))
+        expected = asker.ask(QUESTION[0]["content"], sampling=Sampling(12, first_line=True))
+    body = {"model": QUESTIONS, "messages": QUESTION, "max_tokens": 12}
+    reply = answer(http, **body)
+    assert reply["choices"][0]["message"]["content"] == expected.text
+    assert reply["coinkv"]["len_tokens"] == expected.len_tokens
+    error = error_of(ask(http, **body, options={"links": 3}), 400)
+    assert "not [chunks, 3, " in error["message"]
+    assert str(tmp_path) not in error["message"]
+    other = answer(http, **body, method="coinrag")  # whose options these are not
+    assert other["coinkv"]["method"] == "coinrag"
 
 
 def test_more_than_the_index_holds_is_all_there_is(http):

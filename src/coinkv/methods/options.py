@@ -40,6 +40,13 @@ def parsed(option: str, value: Any, kind: Any) -> Any:
         ) from error
 
 
+def is_bounded(kind: Any) -> bool:
+    """Whether an option takes numbers or one of some values: what may be any text may be a file."""
+    parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    plain = (bool, int, float, NoneType)
+    return all(get_origin(part) is Literal or part in plain for part in parts)
+
+
 def require_one_of(option: str, value: Any, allowed: Sequence[Any]) -> None:
     """Refuse a value that an option does not take.
 

@@ -79,12 +79,7 @@ def method_named(name: str, options: Mapping[str, Any] | None = None) -> Method:
     Raises:
         InputError: there is no such method or option, or a value does not fit.
     """
-    chosen = method_class(name)
-    try:
-        hints = get_type_hints(chosen)
-    except (NameError, TypeError) as error:
-        raise InputError(f"the options of {name!r} cannot be understood ({error})") from error
-    known = {field.name: hints[field.name] for field in fields(chosen)}  # type: ignore[arg-type]
+    chosen, known = method_class(name), option_types(name)
     arguments = {}
     for option, value in (options or {}).items():
         if option not in known:
@@ -92,6 +87,20 @@ def method_named(name: str, options: Mapping[str, Any] | None = None) -> Method:
             raise InputError(f"{name} has no option {option!r}", hint=there_are)
         arguments[option] = parsed(option, value, known[option])
     return chosen(**arguments)
+
+
+def option_types(name: str) -> dict[str, Any]:
+    """The options of a method with their types, in order.
+
+    Raises:
+        InputError: there is no such method, or its options cannot be told.
+    """
+    chosen = method_class(name)
+    try:
+        hints = get_type_hints(chosen)
+    except (NameError, TypeError) as error:
+        raise InputError(f"the options of {name!r} cannot be understood ({error})") from error
+    return {field.name: hints[field.name] for field in fields(chosen)}  # type: ignore[arg-type]
 
 
 def options_of(method: Method) -> dict[str, Any]:

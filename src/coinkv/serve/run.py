@@ -102,7 +102,7 @@ def _require_usable(settings: ServeSettings) -> None:
     Raises:
         InputError: there is no such method, adapter, repair strategy or folder.
     """
-    method_named(settings.method)
+    method_named(settings.method, settings.method_options)
     if settings.adapter not in (None, DEFAULT_ADAPTER):
         adapter_folder(settings.adapter)
     require_strategy(settings.repair)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import platformdirs
 from pydantic import Field, StringConstraints
@@ -52,6 +52,11 @@ class ServeSettings(BaseSettings):
         "(the one that ships for the model, if one does) or `none`.",
     )
     method: str = Field("coinrag", description="Method that answers questions over an index.")
+    method_options: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Options of this method, as JSON; what a request says goes first. Files, such "
+        "as KVLink's `embeddings`, can be named here only.",
+    )
     condense: Condense = Field("auto", description="How earlier turns of a chat are condensed.")
     answer_tokens: int = Field(
         256, ge=1, description="Most tokens of an answer where the request says nothing."

@@ -9,7 +9,8 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from coinkv.errors import InputError
 from coinkv.methods.base import Method
-from coinkv.methods.registry import method_class, method_named
+from coinkv.methods.options import is_bounded
+from coinkv.methods.registry import method_named, option_types
 from coinkv.serve.api.answers import answer
 from coinkv.serve.api.bodies import JsonRoute
 from coinkv.serve.api.chat_writer import ChatWriter
@@ -118,7 +119,7 @@ def _task(
 
 def _options(body: ChatRequest, settings: ServeSettings) -> QuestionOptions:
     return QuestionOptions(
-        method=_method(body.method or settings.method, body.options or {}),
+        method=_method(body.method or settings.method, body.options or {}, settings),
         k_chunks=body.k_chunks,
         k_nuggets=body.k_nuggets,
         answer_lead=body.answer_lead or "",
@@ -127,12 +128,19 @@ def _options(body: ChatRequest, settings: ServeSettings) -> QuestionOptions:
     )
 
 
-def _method(name: str, options: Mapping[str, Any]) -> Method:
+def _method(name: str, options: Mapping[str, Any], settings: ServeSettings) -> Method:
     """The method a body asks for; what is wrong with it is wrong in one of two fields."""
     field = "method"
     try:
-        method_class(name)
+        types = option_types(name)
         field = "options"
-        return method_named(name, options)
+        for option in options:
+            if option in types and not is_bounded(types[option]):  # it may name a file
+                raise InputError(
+                    f"the option {option!r} is not for requests to set",
+                    hint="leave it out; whoever runs the server has the setting method_options",
+                )
+        set_here = settings.method_options if name == settings.method else {}
+        return method_named(name, {**set_here, **options})
     except InputError as error:
         raise InputError(error.what, where=field, hint=error.hint) from error
