@@ -206,10 +206,12 @@ async def beside_library(http, args, questions, extra) -> dict:
     Each is measured behind itself and behind the other (server, library, library, server), since
     what computed last has its weights in the processor's cache.
     """
+    # as in commands, the server among them: how OpenMP waits (set before torch comes), kept memory
+    import coinkv.cli  # noqa: F401
     from coinkv import CoinRAG, Index
     from coinkv.model.allocator import keep_freed_memory
 
-    keep_freed_memory()  # as commands do, the server among them
+    keep_freed_memory()
     adapter = None if args.adapter == "none" else args.adapter
     asker = CoinRAG(Index.open(args.index), adapter=adapter)
     rows = []
