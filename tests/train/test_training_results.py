@@ -217,8 +217,8 @@ def test_the_readme_has_front_matter_and_says_what_was_learned_from(made):
     assert "lora" in told["tags"]
     for line in (
         "# two: words",
-        "Learned from 24 of towns; at most 16 rows a step, 12 steps, of which the weights behind "
-        "step 8 were kept.",
+        "Learned from 24 rows of towns; at most 16 rows a step, 12 steps, of which the weights "
+        "behind step 8 were kept.",
         "towns (held out), 5 questions asked of their own passages: F1 10.0 before, 25.5 after.",
         "(scope `live`)",
         "- Towns: by nobody, CC0",
