@@ -77,7 +77,7 @@ class Hot:
         return size <= self._room.budget_bytes - self._room.pinned_bytes
 
     def admit(
-        self, key: str, block: EncodedBlock, standing: Standing, note: bytes | None
+        self, key: str, block: EncodedBlock, standing: Standing, note: bytes
     ) -> list[str] | None:
         """Let a new block in; None when it is here already, or pins leave no room for it.
 
@@ -85,7 +85,7 @@ class Hot:
             key: the block's.
             block: it.
             standing: its bytes are those of `block`.
-            note: what was left with it; None where that is lost.
+            note: what was left with it.
 
         Returns:
             Keys that were evicted for it.
@@ -99,8 +99,7 @@ class Hot:
             for each in goes:
                 self._drop(each)
             self.store.hold(key, block)
-            if note is not None:
-                self._notes[key] = note
+            self._notes[key] = note
             self.counts.evictions += len(goes)
             return goes
 
@@ -121,7 +120,7 @@ class Hot:
             return self._room.pinned()
 
     def notes(self) -> dict[str, bytes]:
-        """What was left with each block, by key; blocks whose note is lost are left out."""
+        """What was left with each block, by key."""
         with self._lock:
             return dict(self._notes)
 

@@ -21,10 +21,12 @@ class Found:
     Attributes:
         read: its rows; None when it is not there.
         evicted: keys that went from memory for it.
+        note: what was left with it, where it was brought into memory.
     """
 
     read: BlockRead | None
     evicted: tuple[str, ...] = ()
+    note: bytes | None = None
 
 
 class Loader:
@@ -58,8 +60,9 @@ class Loader:
                 flight = mine if key in self._hot else self._flights.setdefault(key, mine)
                 leads = self._flights.get(key) is mine
             if leads:
-                block, evicted = self._brought_in(key, mine)
-                return Found(self._counted(None if block is None else block.rows(spans)), evicted)
+                block, evicted, note = self._brought_in(key, mine)
+                read = None if block is None else block.rows(spans)
+                return Found(self._counted(read), evicted, note)
             if flight is not mine:
                 flight.wait()
             read = self._hot.get(key, spans)
@@ -75,18 +78,22 @@ class Loader:
 
     def _brought_in(
         self, key: str, flight: threading.Event
-    ) -> tuple[EncodedBlock | None, tuple[str, ...]]:
+    ) -> tuple[EncodedBlock | None, tuple[str, ...], bytes | None]:
+        """The block, keys that went from memory for it, and the note it has there."""
         try:
             block = self._disk.load(key)
             if block is None:
-                return None, ()
+                return None, (), None
             known = self._disk.standing(key) or Standing(0, 0.0, 0.0)
             standing = replace(known, bytes=block.bytes, hits=known.hits + 1, last_used=time.time())
             note = self._disk.note(key)
+            if note is None:
+                return block, (), None  # it is being evicted: nobody could find it in memory
             with self._lock:
                 if self._flights.get(key) is not flight:
-                    return block, ()  # it was deleted while it was read
-                return block, tuple(self._hot.admit(key, block, standing, note) or ())
+                    return block, (), None  # it was deleted while it was read
+                evicted = self._hot.admit(key, block, standing, note)
+                return block, tuple(evicted or ()), note
         finally:
             with self._lock:
                 if self._flights.get(key) is flight:

@@ -125,6 +125,9 @@ class Tiers(BlockStore):
             read = found.read
             with self._lock:
                 self._report_gone(found.evicted)
+                if found.note is not None and key in self._hot:
+                    # it may have been evicted from disk, and told of as gone, while it was read
+                    self._journal.seen(key, found.note)
         if read is None:
             with self._lock:
                 self._misses += 1
@@ -140,10 +143,16 @@ class Tiers(BlockStore):
             StorageError: the disk refuses; memory has forgotten it.
         """
         require_key(key)
-        here = self._hot.forget(key) if self._loader is None else self._loader.forget(key)
-        with self._lock:
-            self._journal.went(key)
-        return (self._disk is not None and self._disk.delete(key)) or here
+        here = False
+        try:
+            # the file first: while it is there, a thread that asks for the block brings it back
+            here = self._disk is not None and self._disk.delete(key)
+        finally:
+            forget = self._hot.forget if self._loader is None else self._loader.forget
+            here = forget(key) or here
+            with self._lock:
+                self._report_gone([key])
+        return here
 
     def purge(self) -> None:
         """Remove what the folder holds and nobody can find: nameless blocks, books set aside.
