@@ -255,7 +255,7 @@ def test_the_options_that_may_name_a_file_are_known():
     found = {
         (name, option)
         for name in METHODS
-        for option, kind in option_types(name).items()
+        for option, kind in option_types(METHODS[name]).items()
         if not is_bounded(kind)
     }
     assert found == {("kvlink", "embeddings"), ("coinrag_kvlink", "embeddings")}

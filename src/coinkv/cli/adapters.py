@@ -104,8 +104,9 @@ def _told(entry: AdapterEntry) -> str:
         if fact is not None
     ]
     parts += [f"rank {facts['rank']}", size(entry.size_bytes)]
-    if entry.gain is not None:
-        parts.append(f"F1 {entry.gain.f1:+.1f} over {counted(entry.gain.questions, 'question')}")
+    if facts["f1_gain"] is not None:
+        questions = counted(facts["f1_gain_questions"], "question")
+        parts.append(f"F1 {facts['f1_gain']:+.1f} over {questions}")
     return ", ".join([*parts, "default"] if entry.is_default else parts)
 
 

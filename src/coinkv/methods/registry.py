@@ -79,7 +79,8 @@ def method_named(name: str, options: Mapping[str, Any] | None = None) -> Method:
     Raises:
         InputError: there is no such method or option, or a value does not fit.
     """
-    chosen, known = method_class(name), option_types(name)
+    chosen = method_class(name)
+    known = option_types(chosen)
     arguments = {}
     for option, value in (options or {}).items():
         if option not in known:
@@ -89,18 +90,18 @@ def method_named(name: str, options: Mapping[str, Any] | None = None) -> Method:
     return chosen(**arguments)
 
 
-def option_types(name: str) -> dict[str, Any]:
-    """The options of a method with their types, in order.
+def option_types(method: type[Method]) -> dict[str, Any]:
+    """The options of a method's class with their types, in order.
 
     Raises:
-        InputError: there is no such method, or its options cannot be told.
+        InputError: they cannot be told.
     """
-    chosen = method_class(name)
     try:
-        hints = get_type_hints(chosen)
+        hints = get_type_hints(method)
     except (NameError, TypeError) as error:
-        raise InputError(f"the options of {name!r} cannot be understood ({error})") from error
-    return {field.name: hints[field.name] for field in fields(chosen)}  # type: ignore[arg-type]
+        what = f"the options of {method.name!r} cannot be understood ({error})"
+        raise InputError(what) from error
+    return {field.name: hints[field.name] for field in fields(method)}  # type: ignore[arg-type]
 
 
 def options_of(method: Method) -> dict[str, Any]:

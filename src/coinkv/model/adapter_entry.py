@@ -82,6 +82,7 @@ class AdapterEntry:
 
     def to_dict(self) -> dict[str, Any]:
         """What a list says of it, JSON-ready."""
+        gain = self.gain
         return {
             "name": self.name,
             "folder": str(self.folder),
@@ -90,8 +91,8 @@ class AdapterEntry:
             "scope": self.card.scope if self.card else None,
             "rank": self.settings.get("r"),
             "bytes": self.size_bytes,
-            "f1_gain": None if self.gain is None else self.gain.f1,
-            "f1_gain_questions": None if self.gain is None else self.gain.questions,
+            "f1_gain": None if gain is None else gain.f1,
+            "f1_gain_questions": None if gain is None else gain.questions,
             "shipped": self.is_shipped,
             "default": self.is_default,
             "damage": self.damage,

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from coinkv.errors import InputError
 from coinkv.methods.base import Method
 from coinkv.methods.options import is_bounded
-from coinkv.methods.registry import method_named, option_types
+from coinkv.methods.registry import method_class, method_named, option_types
 from coinkv.serve.api.answers import answer
 from coinkv.serve.api.bodies import JsonRoute
 from coinkv.serve.api.chat_writer import ChatWriter
@@ -132,7 +132,7 @@ def _method(name: str, options: Mapping[str, Any], settings: ServeSettings) -> M
     """The method a body asks for; what is wrong with it is wrong in one of two fields."""
     field = "method"
     try:
-        types = option_types(name)
+        types = option_types(method_class(name))
         field = "options"
         for option in options:
             if option in types and not is_bounded(types[option]):  # it may name a file

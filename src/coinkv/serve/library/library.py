@@ -54,6 +54,7 @@ class Library:
     ) -> None:
         self._settings = settings
         self._shelves = Shelves(settings, open_index, self._on_free)
+        self._followed: Shelf | None = None
         self._board = JobBoard()
         self._reader = UploadReader(settings)
         self._indexing = Indexing(settings, self._shelves, self._board, busy, on_published)
@@ -93,10 +94,10 @@ class Library:
         if not self._lock.is_locked:
             self.claim()
         docs = self._settings.docs
-        followed = None if docs is None else self._shelves.following(docs)
+        self._followed = None if docs is None else self._shelves.following(docs)
         self._indexing.start()
-        if followed is not None:
-            self._indexing.waiting.follow(followed)
+        if self._followed is not None:
+            self._indexing.waiting.follow(self._followed)
 
     def close(self) -> None:
         """Stop indexing, to be gone on with by the next server, and close what nobody uses."""
@@ -248,9 +249,7 @@ class Library:
         self._indexing.wake()
 
     def _entry(self, shelf: Shelf) -> IndexEntry:
-        docs = self._settings.docs
-        follows = docs is not None and shelf.record.docs == str(docs.expanduser().resolve())
-        return entry_of(shelf, self._board, follows=follows)
+        return entry_of(shelf, self._board, follows=shelf is self._followed)
 
     def _look_again(self, shelf: Shelf) -> None:
         """Have a failure that may have passed looked at: a busy disk, an index built elsewhere."""
